@@ -1,0 +1,3 @@
+"""streamrf: out-of-core kernel machines with random features."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,58 @@
+"""Every error streamrf raises on purpose.
+
+Each is also a builtin, so that code which knows nothing of streamrf can catch it, and each carries the exit code the
+command line ends with::
+
+    StreamRFError                    exit 1
+    ├── InputError (ValueError)      exit 2   an option or an argument that cannot be right
+    ├── DataError (ValueError)       exit 3   the data: a missing column, NaN, one class only, a corrupt chunk
+    ├── FileFormatError (ValueError) exit 4   a model, checkpoint or statistics file that is damaged or too new
+    ├── MismatchError (ValueError)   exit 5   two things that do not belong together: both are named
+    ├── BudgetError (MemoryError)    exit 6   the plan does not fit: both numbers are named
+    ├── ExistsError (FileExistsError) exit 7  an output that is already there
+    ├── StorageError (OSError)       exit 8   no space, no permission, no such file
+    ├── NumericalError (ArithmeticError) exit 9  a system that cannot be solved, a sum that would overflow
+    └── MissingDependencyError (ImportError) exit 10  an extra that is not installed: the message says which
+"""
+
+
+class StreamRFError(Exception):
+    """Base of all; one sentence that says what happened, both numbers, and how to fix it."""
+
+    exit_code = 1
+
+
+class InputError(StreamRFError, ValueError):
+    exit_code = 2
+
+
+class DataError(StreamRFError, ValueError):
+    exit_code = 3
+
+
+class FileFormatError(StreamRFError, ValueError):
+    exit_code = 4
+
+
+class MismatchError(StreamRFError, ValueError):
+    exit_code = 5
+
+
+class BudgetError(StreamRFError, MemoryError):
+    exit_code = 6
+
+
+class ExistsError(StreamRFError, FileExistsError):
+    exit_code = 7
+
+
+class StorageError(StreamRFError, OSError):
+    exit_code = 8
+
+
+class NumericalError(StreamRFError, ArithmeticError):
+    exit_code = 9
+
+
+class MissingDependencyError(StreamRFError, ImportError):
+    exit_code = 10

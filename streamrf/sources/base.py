@@ -1,0 +1,82 @@
+"""What a chunked table looks like to everything else: row ranges in storage order, and a way to read one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Span(NamedTuple):
+    """Rows ``start <= row < stop`` of a source."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass
+class Block:
+    """Rows read from a source. ``index`` numbers each row in the whole source; it survives any filtering of rows."""
+
+    X: np.ndarray  # (n, d), in the numeric type it is stored in
+    y: np.ndarray | None  # (n,) or (n, k); strings, integers, booleans or floats as stored
+    index: np.ndarray  # (n,) int64
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def take(self, rows: Any) -> Block:
+        """The block of the chosen rows (a slice, a mask or positions)."""
+        return Block(self.X[rows], None if self.y is None else self.y[rows], self.index[rows])
+
+
+class Source(ABC):
+    """A table in chunks. Opening one reads metadata only, never rows."""
+
+    n_rows: int
+    n_features: int
+    n_outputs: int  # columns of y; 0 where there is no target
+    x_dtype: np.dtype  # what ``read`` gives for X
+    y_dtype: np.dtype | None
+    feature_names: tuple[str, ...] | None
+
+    @property
+    def has_targets(self) -> bool:
+        return self.n_outputs > 0
+
+    @abstractmethod
+    def chunks(self) -> tuple[Span, ...]:
+        """The storage's own units of reading, in row order, covering every row once."""
+
+    @abstractmethod
+    def read(self, span: Span) -> Block:
+        """Rows of one span; a span within one chunk (or a union of whole chunks) costs no wasted decoding."""
+
+    @abstractmethod
+    def read_targets(self, span: Span) -> np.ndarray:
+        """The targets alone, without touching X."""
+
+    @abstractmethod
+    def read_bytes(self, span: Span) -> int:
+        """Memory that reading this span needs at its peak: what is decoded and what is handed over."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hex digest of what the data is, not of where it lies: shape, types, names, first and last rows."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """JSON from which another process re-opens this source: ``open_source(**spec)``."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people: format, rows, columns, types, chunking."""
+
+    def has_partial_reads(self) -> bool:
+        """Whether a span smaller than a chunk can be read without decoding the whole chunk."""
+        return False

@@ -1,0 +1,50 @@
+"""One small thread pool whose size is ours to set: BLAS and our kernels never fight over cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeVar
+
+import threadpoolctl
+
+T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Cores this process may run on (a container or taskset may allow fewer than the machine has)."""
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on this platform
+        return max(1, os.cpu_count() or 1)
+
+
+class Threads:
+    """Runs nogil work on ``count`` threads, and holds BLAS to the same count while it is open."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count or available_cores()
+        self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="streamrf") if self.count > 1 else None
+        self._limits = threadpoolctl.threadpool_limits(self.count)
+
+    def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
+        """Call ``work`` for every item; returns when all are done, raising the first error."""
+        if self._pool is None:
+            for item in items:
+                work(item)
+            return
+        for _ in self._pool.map(work, items):
+            pass
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._limits.restore_original_limits()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
