@@ -303,7 +303,7 @@ class Matern(NormKernel):
 
 def _matern_profile(nu: float, s: np.ndarray) -> np.ndarray:
     """2^(1 - nu) / Gamma(nu) s^nu K_nu(s), by its logarithm; 1 - s^2 / (4 (nu - 1)) where K_nu itself overflows."""
-    s = np.asarray(s, dtype=np.float64)
+    s = np.minimum(s, 1e6)  # the kernel is 0 long before, and the Bessel function is not computed long after
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_bessel = _log_bessel_debye(nu, s) if nu > _DEBYE_FROM else np.log(special.kve(nu, s)) - s
         k = np.exp((1.0 - nu) * math.log(2.0) - special.gammaln(nu) + nu * np.log(s) + log_bessel)
