@@ -1,0 +1,162 @@
+"""Exact, order-free sums of floating-point numbers and of their squares.
+
+A sum is one very long integer in fixed point, held as int64 limbs of 32 bits: limb k weighs 2^(32 k + origin). A
+float64 is a 53-bit integer times a power of two, so it touches three neighbouring limbs and nothing is ever rounded.
+After each call carries are propagated: all limbs but the last lie in [0, 2^32) and the last has the sign, so that equal
+sums have equal bits whichever way they were reached. Limbs add and subtract as arrays do, followed by ``carry``.
+
+Between two carries a limb grows by less than 2^32 a deposit and takes at most 3 deposits a value, so it has room for
+2^29 values; calls carry every 2^20. The last limb has room for 2^63 values of the largest magnitude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit
+
+from streamrf.errors import DataError
+
+SUM_ORIGIN = -1074  # the exponent of the smallest float64
+SUM_LIMBS = 67  # for 2,098 bits of float64 and the bits of a count
+SQUARE_ORIGIN = 2 * SUM_ORIGIN
+SQUARE_LIMBS = 134
+
+_ROWS_PER_CALL = 1 << 20
+
+
+def zero_sums(columns: int) -> np.ndarray:
+    """Limbs of the sum of no values, for each column."""
+    return np.zeros((columns, SUM_LIMBS), dtype=np.int64)
+
+
+def zero_squares(columns: int) -> np.ndarray:
+    """Limbs of the sum of no squares, for each column."""
+    return np.zeros((columns, SQUARE_LIMBS), dtype=np.int64)
+
+
+def as_floats(X: np.ndarray) -> np.ndarray:
+    """X as native float32 or float64 of equal values, without a copy where it is that (int64 rounds beyond 2^53)."""
+    X = np.asarray(X)
+    narrow = X.dtype.itemsize <= (4 if X.dtype.kind == "f" else 2)
+    return X.astype(np.float32 if narrow else np.float64, copy=False)
+
+
+def add_columns(sums: np.ndarray, X: np.ndarray) -> None:
+    """Add the rows of X (n, d) to the sums (d, limbs) of its columns; NaN and infinities are a DataError."""
+    _add_all(_add_values, sums, X)
+
+
+def add_column_squares(squares: np.ndarray, X: np.ndarray) -> None:
+    """Add the exact squares of the rows of X (n, d) to ``squares`` (d, limbs)."""
+    _add_all(_add_squares, squares, X)
+
+
+def add_values(limbs: np.ndarray, values: np.ndarray) -> None:
+    """Add a vector of values to one sum (limbs,)."""
+    add_columns(limbs[None, :], np.asarray(values)[:, None])
+
+
+def _add_all(kernel: Callable[[np.ndarray, np.ndarray], int], limbs: np.ndarray, X: np.ndarray) -> None:
+    total = np.zeros_like(limbs)  # a block that is refused must leave the sums as they were
+    for start in range(0, len(X), _ROWS_PER_CALL):
+        bad = kernel(total, as_floats(X[start : start + _ROWS_PER_CALL]))
+        if bad >= 0:
+            raise DataError(
+                f"column {bad} has NaN or infinite values, which cannot be summed: drop or repair these rows"
+            )
+        carry(total)
+    limbs += total
+    carry(limbs)
+
+
+@njit(cache=True, nogil=True)
+def _exponent(bits: np.int64) -> np.int64:
+    return (bits >> 52) & 0x7FF
+
+
+@njit(cache=True, nogil=True)
+def _integer(bits: np.int64, exponent: np.int64) -> tuple[np.int64, np.int64]:
+    """The value without its sign as m * 2^(position + SUM_ORIGIN), with m below 2^53."""
+    normal = np.int64(exponent != 0)
+    return (bits & 0xFFFFFFFFFFFFF) | (normal << 52), exponent - normal
+
+
+@njit(cache=True, nogil=True)
+def _deposit(limbs: np.ndarray, column: int, m: np.int64, position: np.int64, sign: np.int64) -> None:
+    """Add m * 2^position, m below 2^54; or subtract it, where ``sign`` is -1 and not 0."""
+    limb = position >> 5
+    shift = position & 31
+    low = (m & 0xFFFFFFFF) << shift
+    high = (m >> 32) << shift
+    middle = (low >> 32) | (high & 0xFFFFFFFF)  # the shift has emptied the bits of one where the other has its own
+    limbs[column, limb] += ((low & 0xFFFFFFFF) ^ sign) - sign
+    limbs[column, limb + 1] += (middle ^ sign) - sign
+    limbs[column, limb + 2] += ((high >> 32) ^ sign) - sign
+
+
+@njit(cache=True, nogil=True)
+def _add_values(limbs: np.ndarray, X: np.ndarray) -> int:
+    """Returns the column of the first value that is not finite, or -1."""
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            bits = np.float64(X[i, j]).view(np.int64)
+            exponent = _exponent(bits)
+            if exponent == 0x7FF:
+                return j
+            m, position = _integer(bits, exponent)
+            _deposit(limbs, j, m, position, bits >> 63)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _add_squares(limbs: np.ndarray, X: np.ndarray) -> int:
+    """As ``_add_values``, with m^2 in up to three products; integers and float32 have short mantissas and need one."""
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            bits = np.float64(X[i, j]).view(np.int64)
+            exponent = _exponent(bits)
+            if exponent == 0x7FF:
+                return j
+            m, position = _integer(bits, exponent)
+            high = m >> 26
+            low = m & 0x3FFFFFF
+            _deposit(limbs, j, high * high, 2 * position + 52, 0)
+            if low != 0:
+                _deposit(limbs, j, 2 * high * low, 2 * position + 26, 0)
+                _deposit(limbs, j, low * low, 2 * position, 0)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def carry(limbs: np.ndarray) -> None:
+    """Bring each row of limbs (d, L) to the one form that its sum has; needed after adding or subtracting limbs."""
+    for row in range(limbs.shape[0]):
+        over = np.int64(0)
+        for k in range(limbs.shape[1] - 1):
+            limb = limbs[row, k] + over
+            over = limb >> 32
+            limbs[row, k] = limb & 0xFFFFFFFF
+        limbs[row, -1] += over
+
+
+def to_integer(limbs: np.ndarray) -> int:
+    """One sum (limbs,) as a Python integer, in units of 2^origin."""
+    row = np.array(limbs, dtype=np.int64, ndmin=2)
+    carry(row)
+    low = int.from_bytes(row[0, :-1].astype("<u4").tobytes(), "little")
+    return low + (int(row[0, -1]) << (32 * (row.shape[1] - 1)))
+
+
+def to_float(limbs: np.ndarray) -> float:
+    """One sum of values (limbs,), correctly rounded; infinite beyond the range of float64."""
+    return divide(to_integer(limbs), 1 << -SUM_ORIGIN)
+
+
+def divide(numerator: int, denominator: int) -> float:
+    """The float64 nearest to a quotient of integers, infinite beyond its range."""
+    try:
+        return numerator / denominator  # Python rounds quotients of any two integers correctly
+    except OverflowError:
+        return float("inf") if numerator > 0 else float("-inf")
