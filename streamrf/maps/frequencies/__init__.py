@@ -1,0 +1,87 @@
+"""Every way of drawing Fourier frequencies, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamrf.errors import InputError
+from streamrf.kernels import Kernel
+from streamrf.maps.frequencies.aligned import aligned
+from streamrf.maps.frequencies.base import Draw, Frequencies, need_radial, stream
+from streamrf.maps.frequencies.moments import moment_matched, need_second_moment
+from streamrf.maps.frequencies.monte_carlo import mc
+from streamrf.maps.frequencies.orthogonal import orthogonal
+from streamrf.maps.frequencies.projection import StructuredProjection
+from streamrf.maps.frequencies.quasi import digital_net, halton, lattice, sobol
+from streamrf.maps.frequencies.structured import fastfood, sorf
+from streamrf.maps.frequencies.weighted import weighted
+
+__all__ = ["KINDS", "Frequencies", "Kind", "StructuredProjection", "check", "draw", "draw_phases", "kind_of", "stream"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way of drawing frequencies, what it needs, and one line that says what it is."""
+
+    draw: Callable[[Draw], Frequencies]
+    summary: str
+    radial: bool = False  # only for kernels of the Euclidean distance
+    second_moment: bool = False  # only where the spectral measure has one
+    structured: bool = False  # never stores a d x F matrix
+    sample: str = "ignored"  # ignored, helps, needed
+    targets: bool = False  # needed
+
+
+_KINDS = {
+    "mc": Kind(mc, "independent draws of the spectral measure (Rahimi and Recht)"),
+    "orthogonal": Kind(orthogonal, "blocks of orthogonal directions", radial=True),
+    "sorf": Kind(sorf, "orthogonal by Hadamard transforms and signs, fast", radial=True, structured=True),
+    "fastfood": Kind(fastfood, "Hadamard transforms and a Gaussian diagonal, fast", radial=True, structured=True),
+    "halton": Kind(halton, "scrambled Halton sequence", sample="helps"),
+    "sobol": Kind(sobol, "scrambled Sobol sequence", sample="helps"),
+    "lattice": Kind(lattice, "shifted rank-1 lattice, built for F and d", sample="helps"),
+    "digital-net": Kind(digital_net, "shifted digital net, built for F and d", sample="helps"),
+    "moment-matched": Kind(moment_matched, "mean and covariance of the spectral measure, exactly", second_moment=True),
+    "weighted": Kind(weighted, "weights fitted to the kernel on a sample", sample="needed"),
+    "aligned": Kind(aligned, "draws and weights aligned with the targets", sample="needed", targets=True),
+}
+KINDS = tuple(_KINDS)
+
+
+def kind_of(name: str) -> Kind:
+    """What is known of a kind before it is drawn."""
+    if name not in _KINDS:
+        raise InputError(f"there are no {name!r} frequencies: choose one of {', '.join(KINDS)}")
+    return _KINDS[name]
+
+
+def check(kind: str, kernel: Kernel) -> None:
+    """Refuse a pairing of kind and kernel that is not defined, before anything is drawn."""
+    known = kind_of(kind)
+    if known.radial:
+        need_radial(kind, kernel)
+    if known.second_moment:
+        need_second_moment(kernel)
+
+
+def draw(
+    kind: str,
+    kernel: Kernel,
+    F: int,
+    d: int,
+    seed: int,
+    *,
+    sample: np.ndarray | None = None,
+    targets: np.ndarray | None = None,
+) -> Frequencies:
+    """F frequencies of d columns. ``sample`` and ``targets`` are rows scaled as the map's inputs will be."""
+    check(kind, kernel)
+    return kind_of(kind).draw(Draw(kernel, F, d, seed, sample, targets))
+
+
+def draw_phases(F: int, seed: int) -> np.ndarray:
+    """F phases uniform in [0, 2 pi), independent of the frequencies of the same seed."""
+    return stream(seed, "phases").uniform(0.0, 2.0 * np.pi, F)
