@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -22,12 +23,12 @@ def available_cores() -> int:
 
 
 class Threads:
-    """Runs nogil work on ``count`` threads, and holds BLAS to the same count while it is open."""
+    """Runs nogil work on ``count`` threads; BLAS gets one thread in each of them, and all of them in ``blas()``."""
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, count: int | None = None, *, limit_blas: bool = True) -> None:
         self.count = count or available_cores()
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="streamrf") if self.count > 1 else None
-        self._limits = threadpoolctl.threadpool_limits(self.count)
+        self._limits = threadpoolctl.threadpool_limits(1) if limit_blas else None
 
     def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
         """Call ``work`` for every item; returns when all are done, raising the first error."""
@@ -38,13 +39,23 @@ class Threads:
         for _ in self._pool.map(work, items):
             pass
 
+    @contextmanager
+    def blas(self) -> Iterator[None]:
+        """Lend every thread to BLAS and LAPACK, for one large factorisation or product."""
+        with threadpoolctl.threadpool_limits(self.count):
+            yield
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        self._limits.restore_original_limits()
+        if self._limits is not None:
+            self._limits.restore_original_limits()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+ALONE = Threads(1, limit_blas=False)  # for work inside a thread of another pool

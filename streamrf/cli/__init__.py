@@ -1,0 +1,74 @@
+"""The command line. One place turns errors into a message and an exit code; commands load when they are called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import sys
+from typing import Any
+
+import click
+
+from streamrf import __version__
+from streamrf.errors import StreamRFError
+
+COMMANDS = {
+    "train": "Train a model on a table of any size.",
+    "predict": "Predict for every row of new data.",
+    "evaluate": "Measure a model on data with known targets.",
+    "plan": "Say what a run would take, without reading a row.",
+    "inspect": "Show what is in a model or a data set.",
+}
+
+
+class LazyGroup(click.Group):
+    """Commands live in modules of their own, imported when called: `streamrf --help` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(f"streamrf.cli.{name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="streamrf")
+def cli() -> None:
+    """Kernel machines for tables larger than memory: random features, exact sums, one pass.
+
+    \b
+    Examples:
+      streamrf train data.zarr --D 5000
+      streamrf evaluate data.model test.zarr
+      streamrf predict data.model new.parquet --out predictions.parquet
+    """
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Entry point: errors we know become one sentence and their exit code."""
+    try:
+        return cli.main(args=args, standalone_mode=False)
+    except StreamRFError as error:
+        click.echo(f"streamrf: {error}", err=True)
+        if error.exit_code == 130:
+            click.echo(f"continue with: {shlex.join(['streamrf', *(args or sys.argv[1:])])}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("streamrf: stopped", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # a reader such as head has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        click.echo(f"streamrf: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
+        sys.exit(8)

@@ -1,0 +1,82 @@
+"""Choosing the Gram product: proven right on this CPU first, then the fastest in a short race."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import numpy as np
+
+from streamrf.products.base import LIMITS, Layout, Product
+from streamrf.products.blas import BlasProduct
+from streamrf.products.integer import IntegerProduct
+from streamrf.products.mkl import MklProduct, library
+from streamrf.threads import Threads
+
+__all__ = ["LIMITS", "PRODUCT_ROWS", "Layout", "Product", "choose_product", "proven_products", "worst_work_bytes"]
+
+RACE_ROWS, RACE_SIZE = 1024, 960
+PRODUCT_ROWS = 4096  # no product takes larger blocks
+
+
+def choose_product(precision: int | str, threads: int, name: str | None = None) -> Product:
+    """The fastest proven product at this precision (8, 12, 'float32', 'float64'), or the one named."""
+    if precision not in LIMITS:
+        return BlasProduct(precision)
+    candidates = proven_products(int(precision))
+    if name is not None:
+        return candidates[name]
+    return candidates[_fastest(int(precision), threads)]
+
+
+@cache
+def proven_products(bits: int) -> dict[str, Product]:
+    """Every product that gives the right integers here, worst case included."""
+    products: list[Product] = [IntegerProduct(bits), BlasProduct(bits)]
+    if library() is not None:
+        products.append(MklProduct(bits))
+    return {product.name: product for product in products if prove(product, bits)}
+
+
+def prove(product: Product, bits: int) -> bool:
+    """Compare with int64 arithmetic on extreme values (all signs, no cancellation: saturation shows) and random ones."""
+    limit, layout = LIMITS[bits], Layout(200)
+    rng = np.random.default_rng(0)
+    extreme = np.where(rng.random(layout.size) < 0.5, -limit, limit)
+    blocks = [np.tile(extreme, (600, 1)), rng.integers(-limit, limit + 1, (333, layout.size))]
+    with Threads(1) as threads:
+        for block in blocks:
+            totals = np.zeros(layout.length, np.int64)
+            product.add(np.ascontiguousarray(block, product.dtype), layout, totals, threads)
+            if not np.array_equal(layout.columns(totals, 0, layout.size), block.T @ block):
+                return False
+    return True
+
+
+@cache
+def _fastest(bits: int, count: int) -> str:
+    layout = Layout(RACE_SIZE)
+    rng = np.random.default_rng(0)
+    Z = rng.integers(-LIMITS[bits], LIMITS[bits] + 1, (RACE_ROWS, RACE_SIZE))
+    totals = np.zeros(layout.length, np.int64)
+    seconds = {}
+    with Threads(count) as threads:
+        for name, product in proven_products(bits).items():
+            block = np.ascontiguousarray(Z, product.dtype)
+            product.add(block, layout, totals, threads)
+            seconds[name] = min(_timed(product, block, layout, totals, threads) for _ in range(2))
+    return min(seconds, key=lambda name: seconds[name])
+
+
+def _timed(product: Product, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> float:
+    start = time.perf_counter()
+    product.add(Z, layout, totals, threads)
+    return time.perf_counter() - start
+
+
+def worst_work_bytes(bits: str, layout: Layout, threads: int) -> int:
+    """Scratch memory of the hungriest product that may be chosen; nothing is proven or timed for it."""
+    keys: list[int | str] = [8, 12, "float32", "float64"] if bits == "auto" else [int(bits) if bits.isdigit() else bits]
+    sizes = [BlasProduct(key).work_bytes(layout, threads) for key in keys]
+    sizes += [IntegerProduct(key).work_bytes(layout, threads) for key in keys if isinstance(key, int)]
+    return max(sizes)

@@ -1,0 +1,5 @@
+"""`python -m streamrf`."""
+
+from streamrf.cli import main
+
+main()

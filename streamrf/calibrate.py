@@ -1,0 +1,75 @@
+"""One second of measuring: how fast this machine maps, multiplies and factors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg as sla
+
+from streamrf.maps.cosine import PackedCosines
+from streamrf.products import LIMITS, Layout, choose_product
+from streamrf.threads import Threads
+
+READ_RATE = 300e6  # bytes a second, assumed: planning reads no rows
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Work done in a second."""
+
+    projection: float  # products of an input with a frequency
+    cosines: float  # features, the projection apart
+    gram: float  # products counted in the full square: rows * D^2
+    factor: float  # floating-point operations of a Cholesky factorisation, counted as D^3 / 3
+    read: float = READ_RATE
+
+    def features(self, d: int) -> float:
+        """Features a second from d inputs."""
+        return 1.0 / (1.0 / self.cosines + d / self.projection)
+
+
+def measure_rates(bits: str, threads: Threads) -> Rates:
+    """Short runs of the real kernels; the compilers' time is left out."""
+    narrow, wide = _map_seconds(4, threads), _map_seconds(132, threads)
+    values = 1024 * 960
+    projection = 128 * values / max(wide - narrow, 1e-9)
+    cosines = values / max(narrow - 4 * values / projection, 1e-9)
+    return Rates(projection, cosines, _gram_rate(bits, threads), _factor_rate(threads))
+
+
+def _best(work: Callable[[], object], repeats: int = 3) -> float:
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _map_seconds(d: int, threads: Threads) -> float:
+    rng = np.random.default_rng(0)
+    packed = PackedCosines.pack(rng.standard_normal((960, d)), np.zeros(960), np.float32)
+    X, out = rng.standard_normal((1024, d)).astype(np.float32), np.empty((1024, packed.padded), np.int16)
+    return _best(lambda: packed.compute(X, 127, out, threads))
+
+
+def _gram_rate(bits: str, threads: Threads) -> float:
+    precision: int | str = int(bits) if bits.isdigit() else bits
+    product = choose_product(precision, threads.count)
+    layout = Layout(1536)
+    limit = LIMITS.get(precision, 1) if isinstance(precision, int) else 1
+    Z = np.random.default_rng(0).integers(-limit, limit + 1, (2048, layout.size)).astype(product.dtype)
+    totals = np.zeros(layout.length, np.int64 if isinstance(precision, int) else np.float64)
+    return len(Z) * layout.size**2 / _best(lambda: product.add(Z, layout, totals, threads), 2)
+
+
+def _factor_rate(threads: Threads) -> float:
+    n = 1200
+    A = np.asfortranarray(np.eye(n) + 1.0 / n)
+    with threads.blas():
+        seconds = _best(lambda: sla.lapack.dpotrf(A, lower=1, overwrite_a=0))
+    return n**3 / 3.0 / seconds

@@ -1,0 +1,250 @@
+"""Checkpoints of a pass: the state and the exact set of rows in it, saved so that the two can never disagree.
+
+Every save has a number and is two files that are never changed once written: first ``save-N-RANDOM.safetensors`` with
+the arrays, then, once that is durable, the small ``save-N-RANDOM.json`` with the ledger and the size and digest of the
+arrays. A save exists when its JSON does. The newest whole save counts; the one before is kept until the next begins.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streamrf import safejson
+from streamrf.errors import FileFormatError, MismatchError
+from streamrf.files import AnyPath
+from streamrf.storage import open_storage
+from streamrf.tensors import (
+    Arrays,
+    HashingReader,
+    HashingWriter,
+    Writable,
+    check_writable,
+    read_tensors,
+    total_bytes,
+    write_tensors,
+)
+
+PROTOCOL = 1
+_FORMAT = "streamrf-checkpoint"
+_NAME = re.compile(r"save-(\d{8})-[0-9a-f]{8}\.(json|safetensors)")
+
+
+class HasJson(Protocol):
+    def to_json(self) -> Any: ...
+
+
+@dataclass
+class SavedPass:
+    """What was saved; the ledger is JSON, for ``RowSet.from_json`` or ``Ledger.from_json``."""
+
+    ledger: Any
+    arrays: Arrays
+    extra: dict[str, Any]
+    saved_at: float  # seconds since 1970
+    number: int
+
+
+class Checkpoint:
+    """The saves of one run in one directory or URL. One run at a time: a second one is noticed and refused."""
+
+    def __init__(self, directory: AnyPath) -> None:
+        self._storage = open_storage(directory)
+        self.place = self._storage.place
+        self._known: set[str] | None = None  # names of saves seen or made by us; None: not looked yet
+        self._good: str | None = None  # the save we loaded or made last, without its ending
+
+    def load(self, identity: dict[str, Any]) -> SavedPass | None:
+        """The newest whole save, None if there is none yet.
+
+        A save of another identity is a MismatchError that names what differs. If the newest save is damaged the one
+        before is taken, with a warning; if none is whole, FileFormatError.
+        """
+        identity = safejson.plain(identity, "identity")
+        saves = self._saves()
+        self._known, self._good = set(saves), None
+        damage: list[FileFormatError] = []
+        for save in reversed(saves):
+            try:
+                found = self._read(save, identity)
+            except FileFormatError as error:
+                damage.append(error)
+                continue
+            self._good = save
+            self._warn_of(damage, found)
+            return found
+        if damage:
+            raise FileFormatError(f"{damage[0]} No whole save is left in {self.place}; remove it to start again.")
+        return None
+
+    def save(self, identity: dict[str, Any], ledger: HasJson | Any, arrays: Arrays, extra: dict[str, Any]) -> None:
+        """Save atomically and durably; whenever this is interrupted, the save before is still whole.
+
+        Needs room for two saves. Another run that saved here since we looked is a MismatchError.
+        """
+        if self._known is None:
+            self.load(identity)
+        check_writable(arrays, "checkpoint")
+        self._refuse_other_run()
+        self._delete_all_but(self._good)
+        save = f"save-{self._next_number():08d}-{secrets.token_hex(4)}"
+        n_bytes, digest = self._write_arrays(f"{save}.safetensors", arrays)
+        document = {
+            "format": _FORMAT,
+            "protocol": PROTOCOL,
+            "identity": identity,
+            "ledger": ledger.to_json() if hasattr(ledger, "to_json") else ledger,
+            "extra": extra,
+            "saved_at": time.time(),
+            "arrays": {"bytes": n_bytes, "sha256": digest},
+        }
+        self._storage.write_small(f"{save}.json", safejson.seal(document, "checkpoint"))
+        self._known, self._good = {*(self._known or ()), save}, save
+
+    def clear(self) -> None:
+        """Remove the saves (our files only), and the directory if nothing else is in it."""
+        self._delete_all_but(None)
+        self._known, self._good = None, None
+        self._storage.remove_if_empty()
+
+    def _saves(self) -> list[str]:
+        """Saves that have their JSON, oldest first."""
+        return [name.removesuffix(".json") for name in self._names() if name.endswith(".json")]
+
+    def _names(self) -> list[str]:
+        return [name for name in self._storage.names() if _NAME.fullmatch(name)]
+
+    def _next_number(self) -> int:
+        return 1 + max((int(save.split("-")[1]) for save in self._known or ()), default=0)
+
+    def _refuse_other_run(self) -> None:
+        strangers = set(self._saves()) - (self._known or set())
+        if strangers:
+            raise MismatchError(
+                f"Another run has saved to the checkpoint {self.place} ({max(strangers)}) while this one was running; "
+                "stop one of the two, or give each its own checkpoint."
+            )
+
+    def _delete_all_but(self, keep: str | None) -> None:
+        """JSON before arrays: a save that is half removed no longer exists."""
+        for name in sorted(self._names(), key=lambda name: (not name.endswith(".json"), name)):
+            if keep is None or not name.startswith(keep):
+                self._storage.delete(name)
+
+    def _write_arrays(self, name: str, arrays: Arrays) -> tuple[int, str]:
+        result: list[tuple[int, str]] = []
+
+        def write(stream: Writable) -> None:
+            hashing = HashingWriter(stream)
+            write_tensors(hashing, arrays, name)
+            result.append((hashing.n_bytes, hashing.digest()))
+
+        self._storage.write_large(name, write, total_bytes(arrays))
+        return result[0]
+
+    def _read(self, save: str, identity: dict[str, Any]) -> SavedPass:
+        document = self._read_json(f"{save}.json")
+        if document["identity"] != identity:
+            raise MismatchError(
+                f"The checkpoint {self.place} belongs to another run: {_differences(document['identity'], identity)}. "
+                "Use another checkpoint, or remove this one."
+            )
+        arrays = self._read_arrays(f"{save}.safetensors", document["arrays"])
+        number = int(save.split("-")[1])
+        return SavedPass(document["ledger"], arrays, document["extra"], document["saved_at"], number)
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        where = f"{self.place}/{name}"
+        n_bytes = self._storage.size(name)
+        if n_bytes is None or n_bytes > safejson.MAX_BYTES:
+            raise FileFormatError(f"{where} has {n_bytes} bytes; it is damaged.")
+        with self._storage.open(name) as stream:
+            data = HashingReader(stream, where).take(n_bytes)
+        document = safejson.unseal(data, where, form=_FORMAT, newest=PROTOCOL)
+        if not document.keys() >= {"identity", "ledger", "extra", "saved_at", "arrays"}:
+            raise FileFormatError(f"{where} is not complete; it is damaged.")
+        return document
+
+    def _read_arrays(self, name: str, record: dict[str, Any]) -> Arrays:
+        where = f"{self.place}/{name}"
+        n_bytes = self._storage.size(name)
+        if n_bytes is None or n_bytes != record["bytes"]:
+            raise FileFormatError(f"{where} has {n_bytes or 0} bytes and should have {record['bytes']}: it is damaged.")
+        with self._storage.open(name) as stream:
+            reader = HashingReader(stream, where)
+            arrays = read_tensors(reader, n_bytes)
+        if reader.digest() != record["sha256"]:
+            raise FileFormatError(f"{where} has the SHA-256 {reader.digest()} and should have {record['sha256']}.")
+        return arrays
+
+    def _warn_of(self, damage: list[FileFormatError], found: SavedPass) -> None:
+        if damage:
+            text = f"{damage[0]} The save before it (number {found.number}) is whole, and the run goes on from there."
+            warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def _differences(theirs: Any, ours: Any) -> str:
+    """``key: "a" there, "b" here`` for everything that differs, nested keys joined with dots."""
+    there, here = dict(_flat(theirs)), dict(_flat(ours))
+    keys = [key for key in sorted(there.keys() | here.keys()) if there.get(key, _ABSENT) != here.get(key, _ABSENT)]
+    return "; ".join(f"{key} is {there.get(key, _ABSENT)!r} there and {here.get(key, _ABSENT)!r} here" for key in keys)
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{prefix}.{key}" if prefix else key)
+    else:
+        yield prefix, value
+
+
+class Clock:
+    """Says when the next save is due: ``every`` so many seconds, later if saving is slow.
+
+    A save that took t seconds is followed by at least t * (1 / share - 1) seconds of work, so that saving stays below
+    ``share`` of the run. ``every=0`` asks for a save at every chance, whatever it costs.
+    """
+
+    def __init__(self, every: float, share: float = 0.05, now: Callable[[], float] = time.monotonic) -> None:
+        self.every = every
+        self._share = share
+        self._now = now
+        self._last = now()
+        self._took = 0.0
+
+    @property
+    def interval(self) -> float:
+        """Seconds of work between two saves, as things stand."""
+        return max(self.every, self._took * (1 / self._share - 1)) if self.every else 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last save ended, or since the start."""
+        return self._now() - self._last
+
+    def due(self) -> bool:
+        return self.age >= self.interval
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Put round a save, to measure it and start the next interval."""
+        start = self._now()
+        try:
+            yield
+        finally:  # a save that failed is not tried again at once
+            self._last = self._now()
+            self._took = self._last - start

@@ -1,0 +1,115 @@
+"""What people see: a progress line in a terminal, plain lines elsewhere, and tables. Progress goes to standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from streamrf import memory
+from streamrf.reporting import Reporter
+from streamrf.units import format_bytes, format_count, format_seconds
+
+PLAIN_EVERY = 10.0  # seconds between plain lines
+
+
+def make_reporter(*, quiet: bool) -> Reporter:
+    if quiet:
+        return Reporter()
+    return TerminalReporter() if sys.stderr.isatty() else PlainReporter()
+
+
+class PlainReporter(Reporter):
+    """One line at a time, for logs."""
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def planned(self, plan: Any) -> None:
+        self._say(
+            f"plan: {plan.solver}, {plan.passes} pass{'es' if plan.passes > 1 else ''} over the data, projected memory"
+            f" {format_bytes(plan.projected)} of a budget of {format_bytes(plan.budget)}"
+        )
+
+    def tried(self, trial: Any) -> None:
+        miss = "" if trial.misses is None else f", {100 * trial.misses:.2f} % wrong"
+        self._say(
+            f"pilot: {trial.scaling:9s} {trial.kernel:9s} length scale {trial.length_scale:8.4g}  D {trial.D:5d}"
+            f"  {trial.bits:8s} {trial.rows:6d} rows: error {trial.error:.4f}{miss} ({trial.seconds:.2f} s)"
+        )
+
+    def settled(self, chosen: dict[str, Any]) -> None:
+        self._say("settings: " + ", ".join(f"{k} {_short(v)}" for k, v in chosen.items() if v is not None))
+
+    def started(self, what: str, rows: int, done: int) -> None:
+        self._what, self._rows, self._first = what, rows, done
+        self._begun = self._said = time.monotonic()
+
+    def advanced(self, done: int, checkpoint_age: float | None) -> None:
+        if time.monotonic() - self._said >= PLAIN_EVERY or done == self._rows:
+            self._said = time.monotonic()
+            self._say(self._line(done, checkpoint_age))
+
+    def _line(self, done: int, checkpoint_age: float | None) -> str:
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        rate = (done - self._first) / seconds
+        left = format_seconds((self._rows - done) / rate) if rate else "?"
+        saved = "" if checkpoint_age is None else f", saved {format_seconds(checkpoint_age)} ago"
+        return (
+            f"{self._what}: {format_count(done)} of {format_count(self._rows)} rows, {rate:,.0f} rows/s, {left} left,"
+            f" {format_bytes(memory.resident())}{saved}"
+        )
+
+    def _say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class TerminalReporter(PlainReporter):
+    """A live progress bar; notes scroll by above it."""
+
+    def started(self, what: str, rows: int, done: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        super().started(what, rows, done)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>4.0f} % {task.fields[text]}"),
+        )
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress.start()
+        self._task = self._progress.add_task(what, total=rows, completed=done, text="")
+
+    def advanced(self, done: int, checkpoint_age: float | None) -> None:
+        text = self._line(done, checkpoint_age).split(": ", 1)[1]
+        self._progress.update(self._task, completed=done, text=text)
+        self._last = self._line(done, checkpoint_age)
+
+    def finished(self) -> None:
+        self._progress.stop()
+        if hasattr(self, "_last"):
+            self._say(self._last)
+
+
+def print_table(rows: list[tuple[str, str]]) -> None:
+    """Names and values in two columns, on standard output."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name.ljust(width)}  {value}")
+
+
+def print_confusion(counts: list[list[int]], classes: tuple[Any, ...]) -> None:
+    """Rows are the truth, columns the prediction."""
+    labels = [str(label) for label in classes]
+    width = max(len(label) for label in [*labels, *(str(c) for row in counts for c in row), "truth"])
+    click.echo("\nconfusion (rows: truth, columns: prediction)")
+    click.echo(" ".join(text.rjust(width) for text in ["", *labels]))
+    for label, row in zip(labels, counts, strict=True):
+        click.echo(" ".join(text.rjust(width) for text in [label, *map(str, row)]))

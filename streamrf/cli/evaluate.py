@@ -1,0 +1,43 @@
+"""`streamrf evaluate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from streamrf.cli.options import data_options, open_data, print_json, run_options, shards_argument
+
+
+@click.command("evaluate")
+@click.argument("model", type=click.Path())
+@shards_argument
+@data_options
+@click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True)
+@run_options
+def command(model: str, data: tuple[str, ...], **options: Any) -> None:
+    """Measure MODEL on DATA with known targets.
+
+    \b
+    Examples:
+      streamrf evaluate data.model test.zarr
+      streamrf evaluate data.model test.parquet --target price --json
+    """
+    from streamrf.cli.display import make_reporter, print_confusion, print_table
+    from streamrf.model import Model
+    from streamrf.prediction import evaluate_rows
+    from streamrf.threads import Threads
+
+    as_json, quiet, nan = (options.pop(k) for k in ("as_json", "quiet", "nan"))
+    loaded = Model.load(model)
+    source = open_data(data, options, features=loaded.feature_names)
+    with Threads(options["threads"]) as threads:
+        metrics = evaluate_rows(
+            loaded, source, threads=threads, reporter=make_reporter(quiet=quiet or as_json), nan=nan
+        )
+    if as_json:
+        print_json(metrics)
+        return
+    print_table([(name, f"{value:.6g}") for name, value in metrics.items() if isinstance(value, (int, float))])
+    if "confusion" in metrics:
+        print_confusion(metrics["confusion"], loaded.coding.classes)

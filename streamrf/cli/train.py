@@ -1,0 +1,122 @@
+"""`streamrf train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamrf.cli.options import (
+    Seconds,
+    data_options,
+    make_recipe,
+    memory_option,
+    open_data,
+    print_json,
+    recipe_options,
+    run_options,
+    shards_argument,
+)
+
+
+@click.command("train")
+@shards_argument
+@data_options
+@recipe_options
+@memory_option
+@click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
+@click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
+@click.option("--no-statistics", is_flag=True, help="Leave out the sums that allow update, forget and merge.")
+@click.option("--checkpoint", metavar="DIR", help="Where to keep unfinished work; OUT.checkpoint by default.")
+@click.option("--checkpoint-every", type=Seconds(), default="5min", show_default=True)
+@click.option("--no-checkpoint", is_flag=True, help="Keep no unfinished work.")
+@click.option("--resume", is_flag=True, help="Insist on continuing: without a checkpoint this is an error.")
+@run_options
+def command(data: tuple[str, ...], **options: Any) -> None:
+    """Train a model on DATA (zarr, parquet or npy; several shards are one table).
+
+    With nothing else set, a pilot on a sample of rows chooses scaling, kernel, width and precision, one pass sums the
+    exact statistics, and hold-out rows choose the ridge penalty.
+
+    \b
+    Examples:
+      streamrf train data.zarr --D 5000
+      streamrf train table.parquet --target price --D 2000 --memory 2GB
+      streamrf train jan.zarr feb.zarr --out months.model --json
+    """
+    from streamrf.archive import check_target
+    from streamrf.cli.display import make_reporter
+    from streamrf.errors import InputError
+    from streamrf.threads import Threads
+    from streamrf.training import Settings, Training
+
+    as_json, quiet, overwrite, keep = (options.pop(k) for k in ("as_json", "quiet", "overwrite", "no_statistics"))
+    out = Path(options.pop("out") or default_out(data[0]))
+    check_target(out, overwrite)
+    settings = Settings(
+        threads=options.pop("threads"), memory=options.pop("memory"),
+        checkpoint_every=options.pop("checkpoint_every"), checkpoint=_checkpoint(options, out),
+    )  # fmt: skip
+    if options.pop("resume") and not (settings.checkpoint and Path(settings.checkpoint).exists()):
+        raise InputError(f"--resume: there is no checkpoint at {settings.checkpoint}; leave --resume out to start anew")
+    source = open_data(data, options)
+    recipe = make_recipe(options)
+    reporter = make_reporter(quiet=quiet or as_json)
+    with Threads(settings.threads) as threads:
+        training = Training(source, recipe, settings, reporter, threads)
+        result = training.run()
+        result.model.save(out, state=None if keep else result.state, overwrite=overwrite)
+        training.clear_checkpoint()
+    report = summary(out, result)
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+
+
+def _checkpoint(options: dict[str, Any], out: Path) -> Path | None:
+    place, none = options.pop("checkpoint"), options.pop("no_checkpoint")
+    return None if none else place or out.with_name(out.name + ".checkpoint")
+
+
+def default_out(data: str) -> str:
+    """data.zarr -> data.model, in the working directory when the data is remote."""
+    name = data.rstrip("/").rsplit("/", 1)[-1].replace("*", "all")
+    folder = "" if "://" in data else data.rstrip("/")[: -len(name)] if data.rstrip("/").endswith(name) else ""
+    return f"{folder}{name.rsplit('.', 1)[0] or 'data'}.model"
+
+
+def summary(out: Path, result: Any) -> dict[str, Any]:
+    """The `--json` object."""
+    from streamrf import memory
+    from streamrf.training import chosen
+
+    story = result.model.story
+    return {
+        "model": str(out), "rows": story["rows"], "D": result.model.map.n_features, "bits": result.model.recipe.bits,
+        "chosen": chosen(result.model.recipe), "seconds": result.seconds,
+        "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
+        "holdout": story["holdout"], "dropped": story["dropped"], "statistics_digest": story["statistics_digest"],
+    }  # fmt: skip
+
+
+def show(report: dict[str, Any]) -> None:
+    from streamrf.cli.display import print_table
+    from streamrf.units import format_bytes, format_count, format_seconds
+
+    chosen, seconds, memory = report["chosen"], report["seconds"], report["memory"]
+    rows = [
+        ("model", report["model"]),
+        ("rows", format_count(report["rows"])),
+        ("features", f"{report['D']} ({chosen['map']}, {report['bits']} bits)"),
+        ("kernel", f"{chosen['kernel']}, length scale {chosen['length_scale']:.4g} on {chosen['scaling']} inputs"),
+        ("lambda", f"{chosen['ridge']:.3g}"),
+        *((f"hold-out {name.replace('_', ' ')}", f"{value:.5g}") for name, value in (report["holdout"] or {}).items()
+          if isinstance(value, float)),
+        ("time", ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())),
+        ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
+                   f" budget {format_bytes(memory['budget'])}"),
+        ("statistics", report["statistics_digest"][:16]),
+    ]  # fmt: skip
+    print_table(rows)

@@ -1,0 +1,51 @@
+"""The one verb of an engine: sum a Statistic over the rows of a Source."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from streamrf.ledger import RowSet
+from streamrf.sources.base import Source
+from streamrf.statistics.base import State, Statistic
+
+S = TypeVar("S", bound=State)
+
+
+@dataclass
+class Pass(Generic[S]):
+    """One pass over a source: what to sum, what has been summed so far, and which rows are in it."""
+
+    statistic: Statistic[S]
+    source: Source
+    state: S
+    done: RowSet = field(default_factory=RowSet)
+    dropped: int = 0
+    nan: str = "error"
+    span_rows: int = 65_536  # rows read at a time, where chunks are smaller
+    span_bytes: int = 256 * 2**20
+
+    @classmethod
+    def start(cls, statistic: Statistic[S], source: Source, **settings: Any) -> Pass[S]:
+        return cls(statistic, source, statistic.zero(), **settings)
+
+    @property
+    def rows_left(self) -> int:
+        return self.source.n_rows - self.done.count
+
+
+Watcher = Callable[[Pass[Any]], None]  # called after every block; may save, show, or raise to stop
+
+
+def unwatched(_: Pass[Any]) -> None:
+    """A watcher that looks away."""
+
+
+class Engine(ABC):
+    """Where the summing happens."""
+
+    @abstractmethod
+    def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
+        """Sum all rows of ``job`` that are not done yet; the state, complete."""

@@ -1,0 +1,102 @@
+"""Look: what the targets are, from one pass over the targets alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamrf.errors import DataError, InputError
+from streamrf.sources.base import Source, Span
+from streamrf.sources.screening import missing_rows
+from streamrf.sources.spans import work_spans
+from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
+from streamrf.units import format_count
+
+MAX_CLASSES = 1000
+FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
+TASKS = ("auto", REGRESSION, CLASSIFICATION)
+
+
+@dataclass
+class TargetScan:
+    """Extremes and distinct values of the targets, seen in any order."""
+
+    rows: int = 0
+    missing: int = 0
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    distinct: set[Any] | None = field(default_factory=set)  # None: too many to be classes
+
+    def update(self, y: np.ndarray) -> None:
+        bad = missing_rows(y)
+        self.rows += len(y)
+        self.missing += int(bad.sum())
+        y = y[~bad] if bad.any() else y
+        if not len(y):
+            return
+        if y.dtype.kind in "bifu":
+            self._extremes(y.reshape(len(y), -1))
+        if y.ndim == 1 and self.distinct is not None:
+            self.distinct.update(np.unique(y.astype(str) if y.dtype.kind == "O" else y).tolist())
+            if len(self.distinct) > MAX_CLASSES:
+                self.distinct = None
+
+    def _extremes(self, y: np.ndarray) -> None:
+        low, high = y.min(axis=0).astype(np.float64), y.max(axis=0).astype(np.float64)
+        self.low = low if self.low is None else np.minimum(self.low, low)
+        self.high = high if self.high is None else np.maximum(self.high, high)
+
+
+def scan_targets(source: Source) -> TargetScan:
+    """Read every target once; X is not touched."""
+    if not source.has_targets:
+        raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
+    scan = TargetScan()
+    for span in work_spans(source, 1_000_000, 2**30):
+        for start in range(span.start, span.stop, 1_000_000):
+            scan.update(source.read_targets(Span(start, min(start + 1_000_000, span.stop))))
+    return scan
+
+
+def settle_targets(scan: TargetScan, task: str, kind: str, nan: str) -> TargetCoding:
+    """The coding of these targets; ``kind`` is numpy's letter for their type."""
+    if scan.missing and nan == "error":
+        raise DataError(
+            f"{format_count(scan.missing)} of {format_count(scan.rows)} targets are missing or not finite:"
+            " mend the data, or leave such rows out with --nan drop"
+        )
+    if scan.rows == scan.missing:
+        raise DataError(
+            f"no usable rows: {format_count(scan.rows)} rows, {format_count(scan.missing)} without a target"
+        )
+    task = infer_task(scan, kind) if task == "auto" else task
+    return _classes(scan) if task == CLASSIFICATION else _numbers(scan)
+
+
+def infer_task(scan: TargetScan, kind: str) -> str:
+    """Labels and booleans are classes; so are few whole numbers, or just two values; all else is a number."""
+    if kind not in "fiu":
+        return CLASSIFICATION
+    few = scan.distinct is not None and len(scan.distinct) <= (FEW_INTEGERS if kind in "iu" else 2)
+    return CLASSIFICATION if few else REGRESSION
+
+
+def _classes(scan: TargetScan) -> TargetCoding:
+    if scan.distinct is None:
+        raise DataError(f"more than {MAX_CLASSES} different labels: for numbers use --task regression")
+    if len(scan.distinct) < 2:
+        only = next(iter(scan.distinct), None)
+        raise DataError(f"one class only ({only!r}): a classifier needs at least two, check the target column")
+    return TargetCoding.classification(tuple(sorted(scan.distinct)))
+
+
+def _numbers(scan: TargetScan) -> TargetCoding:
+    if scan.low is None or scan.high is None:
+        raise DataError("these targets are labels, not numbers: use --task classification")
+    constant = np.flatnonzero(scan.low == scan.high)
+    if len(constant):
+        where = f"output {constant[0]} of y" if len(scan.low) > 1 else "the target"
+        raise DataError(f"{where} is constant ({scan.low[constant[0]]:g}): there is nothing to learn")
+    return TargetCoding.regression(scan.low, scan.high)

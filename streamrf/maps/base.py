@@ -1,0 +1,49 @@
+"""What a feature map is to a statistic or a predictor."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamrf.precision import Precision
+from streamrf.threads import Threads
+
+
+class FeatureMap(ABC):
+    """Fixed features of scaled inputs; a feature is between -1 and 1 (or an integer that stands for it)."""
+
+    kind: ClassVar[str]
+    precision: Precision
+    n_inputs: int
+    n_features: int
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Columns an output block needs: the features, rounded up to what the kernel writes at once."""
+
+    @property
+    @abstractmethod
+    def amplitudes(self) -> np.ndarray:
+        """(n_features,) float64: feature times amplitude is z, with z(x)'z(y) ~ k(x, y)."""
+
+    @abstractmethod
+    def compute(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
+        """Features of scaled inputs X into ``out[:len(X), :n_features]``; columns up to ``width`` may be overwritten."""
+
+    @abstractmethod
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """JSON and arrays for the model file."""
+
+    def block(self, rows: int, dtype: Any, extra: int = 0) -> np.ndarray:
+        """An output block for so many rows, with room for ``extra`` columns after the features."""
+        return np.empty((rows, max(self.width, self.n_features + extra)), dtype)
+
+    def dense(self, X: np.ndarray, threads: Threads) -> np.ndarray:
+        """z(X) as (n, n_features) float64: for tests, pilots and small data."""
+        dtype = np.int16 if self.precision.exact else self.precision.inputs
+        out = self.block(len(X), dtype)
+        self.compute(X, out, threads)
+        return out[:, : self.n_features] * self.amplitudes

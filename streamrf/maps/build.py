@@ -1,0 +1,39 @@
+"""From a settled recipe to a feature map, and from a model file back to one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamrf.errors import FileFormatError
+from streamrf.kernels import Kernel
+from streamrf.maps.base import FeatureMap
+from streamrf.maps.fourier import FourierMap
+from streamrf.maps.frequencies import draw, draw_phases
+from streamrf.precision import Precision
+
+
+def build_fourier(
+    kind: str, kernel: Kernel, D: int, d: int, *, form: str, precision: Precision, seed: int,
+    sample: np.ndarray | None = None, targets: np.ndarray | None = None,
+) -> FourierMap:  # fmt: skip
+    """D features of the kernel: D frequencies at random phases, or D / 2 with a cosine and a sine each."""
+    count = D // 2 if form == "pairs" else D
+    frequencies = draw(kind, kernel, count, d, seed, sample=sample, targets=targets)
+    phases = np.zeros(count) if form == "pairs" else draw_phases(count, seed)
+    return FourierMap(frequencies, phases, form, precision)
+
+
+def default_kind(kernel: Kernel) -> str:
+    """Orthogonal frequencies where the kernel allows them (lower error at the same D), else plain Monte Carlo."""
+    return "orthogonal" if kernel.radial else "mc"
+
+
+def map_from_parts(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> FeatureMap:
+    """The map a model file describes."""
+    readers = {FourierMap.kind: FourierMap.from_parts}
+    kind = document.get("kind")
+    if kind not in readers:
+        raise FileFormatError(f"the model has a map of kind {kind!r}; this version knows {', '.join(readers)}")
+    return readers[kind](document, arrays)

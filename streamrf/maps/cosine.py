@@ -1,0 +1,228 @@
+"""The fused Fourier kernel: project, wrap, cosine, round and store, a few rows by a few vectors at a time.
+
+Each feature of each row is computed by the same sequence of operations whatever the block, the thread or the machine:
+``t = b + x_0 w_0 + x_1 w_1 + ...`` in fused multiply-adds in this order, then a polynomial. So the bits of a feature
+depend on its row and its frequency alone. (A BLAS does not promise this: it picks another kernel for a short block.)
+
+Angles are measured in turns: frequencies and phases come divided by 2 pi, so that wrapping is ``t - rint(t)``, exact for
+any size of ``t``. With ``g = 1/4 - |t|`` the cosine is ``sin(2 pi g)``, an odd polynomial on ``[-1/4, 1/4]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from streamrf.simd import I64, aligned_empty, call, constant, lanes, splat
+from streamrf.threads import Threads
+
+ROWS, VECTORS = 4, 3  # one tile: 12 accumulators, 3 vectors of frequencies, 1 input: the 16 registers of AVX2
+ROW_BATCH = 64  # rows whose inputs stay in the first-level cache while the frequencies stream by
+
+# sin(2 pi g) = g (c0 + c1 g^2 + ...): Chebyshev fits on [-1/4, 1/4], off by 3e-8 and 3e-16.
+SINE = {
+    "float": (6.2831854820251465, -41.34168243408203, 81.60247802734375, -76.58116912841797, 39.75982666015625),
+    "double": (
+        6.283185307179586,
+        -41.341702240399755,
+        81.60524927607362,
+        -76.70585975282492,
+        42.058693925428685,
+        -15.0946416761179,
+        3.8199280942271643,
+        -0.7177337921413454,
+        0.10089695501646812,
+    ),
+}
+SINE_32 = SINE["float"]
+
+
+def _cosine_of_turns(builder: Any, t: Any) -> Any:
+    """cos(2 pi t), lane by lane."""
+    kind = t.type
+    wrapped = builder.fsub(t, call(builder, "llvm.rint", kind, t))
+    g = builder.fsub(constant(0.25, kind), call(builder, "llvm.fabs", kind, wrapped))
+    square = builder.fmul(g, g)
+    terms = [constant(c, kind) for c in SINE[str(kind.element)]]
+    series = terms[-1]
+    for term in reversed(terms[:-1]):
+        series = call(builder, "llvm.fma", kind, series, square, term)
+    return builder.fmul(series, g)
+
+
+def _store(builder: Any, value: Any, scale: Any, pointer: Any, element: Any) -> None:
+    """Write ``value`` as it is, or scaled and rounded to the nearest integer where the features are integers."""
+    if isinstance(element, ir.IntType):
+        kind = value.type
+        whole = call(builder, "llvm.rint", kind, builder.fmul(value, splat(builder, scale, kind.count)))
+        value = builder.fptosi(whole, ir.VectorType(element, kind.count))
+    address = builder.inttoptr(pointer, value.type.as_pointer())
+    builder.store(value, address, align=1)
+
+
+def _tile_of(rows: int) -> Callable[..., Any]:
+    """The intrinsic that computes ``rows`` rows by one tile of features."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x, x_stride, w, b, depth, scale, out, out_stride = args[:8]
+        real = context.get_value_type(signature.args[8].dtype)
+        element = context.get_value_type(signature.args[9].dtype)
+        width = lanes() if isinstance(real, ir.FloatType) else lanes() // 2
+        kind = ir.VectorType(real, width)
+        item = ir.Constant(I64, width * (4 if isinstance(real, ir.FloatType) else 8))
+        span = ir.Constant(I64, item.constant * VECTORS)
+
+        def load(base: Any, index: int) -> Any:
+            address = builder.add(base, ir.Constant(I64, item.constant * index))
+            return builder.load(builder.inttoptr(address, kind.as_pointer()), align=item.constant)
+
+        start = [load(b, v) for v in range(VECTORS)] * rows
+        entry = builder.block
+        loop, done = builder.append_basic_block("depth"), builder.append_basic_block("done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(I64)
+        k.add_incoming(ir.Constant(I64, 0), entry)
+        sums = []
+        for value in start:
+            total = builder.phi(kind)
+            total.add_incoming(value, entry)
+            sums.append(total)
+        weights_at = builder.add(w, builder.mul(k, span))
+        weights = [load(weights_at, v) for v in range(VECTORS)]
+        after = []
+        for row in range(rows):
+            offset = builder.mul(x_stride, ir.Constant(I64, row))
+            address = builder.add(builder.add(x, offset), builder.mul(k, ir.Constant(I64, item.constant // width)))
+            scalar = builder.load(builder.inttoptr(address, real.as_pointer()))
+            value = splat(builder, scalar, width)
+            for v in range(VECTORS):
+                after.append(call(builder, "llvm.fma", kind, weights[v], value, sums[row * VECTORS + v]))
+        following = builder.add(k, ir.Constant(I64, 1))
+        k.add_incoming(following, loop)
+        for total, value in zip(sums, after, strict=True):
+            total.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, depth), loop, done)
+        builder.position_at_end(done)
+        stored = ir.Constant(I64, width * np.dtype(str(signature.args[9].dtype)).itemsize)
+        for row in range(rows):
+            line = builder.add(out, builder.mul(out_stride, ir.Constant(I64, row)))
+            for v in range(VECTORS):
+                cosine = _cosine_of_turns(builder, after[row * VECTORS + v])
+                place = builder.add(line, builder.mul(stored, ir.Constant(I64, v)))
+                _store(builder, cosine, scale, place, element)
+        return context.get_dummy_value()
+
+    return codegen
+
+
+@intrinsic
+def _four_rows(typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+    i = types.intp
+    return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(ROWS)
+
+
+@intrinsic
+def _one_row(typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+    i = types.intp
+    return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(1)
+
+
+@njit(cache=True, nogil=True)
+def _cosines(X: Any, W: Any, b: Any, scale: Any, first: int, last: int, out: Any) -> None:
+    """Features of rows ``first:last``: inputs X (n, d), frequencies W (tiles, d, width) and phases b in turns."""
+    tiles, depth, width = W.shape
+    x, w, phase, z = X.ctypes.data, W.ctypes.data, b.ctypes.data, out.ctypes.data
+    x_stride, z_stride = X.strides[0], out.strides[0]
+    for batch in range(first, last, ROW_BATCH):
+        end = min(batch + ROW_BATCH, last)
+        for tile in range(tiles):
+            w_at = np.intp(w + tile * W.strides[0])
+            b_at = np.intp(phase + tile * b.strides[0])
+            z_at = z + tile * width * out.itemsize
+            row = batch
+            while row + ROWS <= end:
+                _four_rows(
+                    np.intp(x + row * x_stride), x_stride, w_at, b_at, depth, scale,
+                    np.intp(z_at + row * z_stride), z_stride, X, out,
+                )  # fmt: skip
+                row += ROWS
+            while row < end:
+                _one_row(
+                    np.intp(x + row * x_stride), x_stride, w_at, b_at, depth, scale,
+                    np.intp(z_at + row * z_stride), z_stride, X, out,
+                )  # fmt: skip
+                row += 1
+
+
+@dataclass(frozen=True)
+class PackedCosines:
+    """Frequencies and phases laid out for the kernel: in turns, in tiles of whole vectors, padded with zeros."""
+
+    W: np.ndarray  # (tiles, d, width)
+    b: np.ndarray  # (tiles, width)
+    count: int  # features asked for; the last tile may hold more
+
+    @classmethod
+    def pack(cls, frequencies: np.ndarray, phases: np.ndarray, dtype: Any) -> PackedCosines:
+        """From frequencies (F, d) in radians per unit and phases (F,) in radians."""
+        count, d = frequencies.shape
+        width = tile_width(dtype)
+        tiles = -(-count // width)
+        W, b = aligned_empty((tiles, d, width), dtype), aligned_empty((tiles, width), dtype)
+        for tile in range(tiles):
+            rows = slice(tile * width, min((tile + 1) * width, count))
+            filled = rows.stop - rows.start
+            W[tile] = 0
+            b[tile] = 0
+            W[tile, :, :filled] = (frequencies[rows] / (2 * np.pi)).T
+            b[tile, :filled] = phases[rows] / (2 * np.pi)
+        return cls(W, b, count)
+
+    @property
+    def padded(self) -> int:
+        """Columns the kernel writes: an output row must have room for so many."""
+        return self.W.shape[0] * self.W.shape[2]
+
+    def compute(self, X: np.ndarray, scale: float, out: np.ndarray, threads: Threads) -> None:
+        """Fill ``out[:len(X), :count]`` (columns up to ``padded`` are overwritten too), rounding integers at ``scale``."""
+        X = np.ascontiguousarray(X, self.W.dtype)
+        if X.shape[1] != self.W.shape[1] or out.shape[1] < self.padded or len(out) < len(X):
+            raise ValueError(f"inputs {X.shape} and output {out.shape} do not fit {self.W.shape} packed frequencies")
+        step = max(ROW_BATCH, -(-len(X) // (4 * threads.count * ROW_BATCH)) * ROW_BATCH)
+        factor = self.W.dtype.type(scale)
+
+        def rows(first: int) -> None:
+            _cosines(X, self.W, self.b, factor, first, min(first + step, len(X)), out)
+
+        threads.each(rows, range(0, len(X), step))
+
+
+@njit(cache=True, nogil=True)
+def wrap_projections(T: Any, b: Any, scale: Any, out: Any) -> None:
+    """Features of projections made elsewhere: T (n, F) float32 in radians, phases b (R F,) in turns for R features each."""
+    turn = np.float32(1 / (2 * np.pi))
+    rounded = out.itemsize < 4
+    F = T.shape[1]
+    for row in range(len(T)):
+        for j in range(len(b)):
+            t = T[row, j % F] * turn + b[j]
+            t -= np.rint(t)
+            g = np.float32(0.25) - abs(t)
+            s = g * g
+            c = np.float32(SINE_32[4])
+            for i in (3, 2, 1, 0):
+                c = c * s + np.float32(SINE_32[i])
+            c *= g
+            out[row, j] = np.rint(c * scale) if rounded else c
+
+
+def tile_width(dtype: Any) -> int:
+    """Features in one tile."""
+    return VECTORS * (lanes() if np.dtype(dtype) == np.float32 else lanes() // 2)

@@ -1,0 +1,138 @@
+"""The plan: what memory and time a run will take, before any row is read. Arithmetic on sizes only.
+
+Four words for memory, everywhere: *budget* (what the user allows), *reserved* (what Python and its libraries hold),
+*projected* (the most the run will hold, reserved included) and *measured* (what it did hold).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamrf import memory
+from streamrf.calibrate import Rates
+from streamrf.engines.local import AHEAD
+from streamrf.errors import BudgetError
+from streamrf.precision import make_precision
+from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
+from streamrf.recipe import AUTO, Recipe
+from streamrf.solvers.ridge import RidgeSolver
+from streamrf.sources.base import Source
+from streamrf.sources.spans import work_spans
+from streamrf.targets import DIGITS
+from streamrf.units import format_bytes
+
+COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
+SLACK = 1.08  # the allocator's own needs
+SAMPLE_ROWS = 24_000
+PILOT_D = 2048
+HOLDOUT_SHARE, HOLDOUT_ROWS = 0.1, 20_000
+SPAN_ROWS = 65_536
+LEAST_SPAN_BYTES, MOST_SPAN_BYTES = 8 * 2**20, 256 * 2**20
+DEFAULT_BUDGET_SHARE = 0.8
+
+
+@dataclass
+class Plan:
+    """What a run will take, and the sizes it is cut into."""
+
+    budget: int
+    reserved: int
+    parts: dict[str, int]  # bytes of each thing that is alive at some time
+    stages: dict[str, int]  # bytes alive in each stage, reserved included
+    span_rows: int
+    span_bytes: int
+    holdout: float
+    passes: int
+    solver: str
+    why: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def projected(self) -> int:
+        return max(self.stages.values())
+
+    def check(self) -> None:
+        """Refuse now what could not end well."""
+        if self.projected > self.budget:
+            stage = max(self.stages, key=lambda name: self.stages[name])
+            largest = max(self.parts, key=lambda name: self.parts[name])
+            raise BudgetError(
+                f"this run is projected to need {format_bytes(self.projected)} (in the {stage} stage; the largest part is"
+                f" {largest}, {format_bytes(self.parts[largest])}), the budget is {format_bytes(self.budget)}:"
+                f" raise --memory, or lower {'--D' if largest in ('statistics', 'matrix') else 'the chunk size of the data'}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "memory": {"budget": self.budget, "reserved": self.reserved, "projected": self.projected, **self.stages},
+            "parts": self.parts, "seconds": self.seconds, "solver": self.solver, "why": self.why, "passes": self.passes,
+        }  # fmt: skip
+
+
+def make_plan(source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int | None) -> Plan:
+    """Sizes from shapes alone; nothing is read."""
+    reserved = memory.resident() + COMPILED
+    budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
+    layout = _layout(recipe, outputs)
+    parts = _parts(source, recipe, layout, threads)
+    fixed = reserved + parts["statistics"]
+    span_bytes = int(np.clip((budget - fixed) // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
+    spans = work_spans(source, SPAN_ROWS, span_bytes)
+    parts["reading"] = (2 + AHEAD) * max(source.read_bytes(span) for span in spans)
+    share = holdout_share(recipe, source.n_rows)
+    parts["hold-out rows"] = int(source.n_rows * share * (8 * outputs + 8 + source.n_features * 8))
+    stages = {
+        "pilot": parts["pilot"],
+        "pass": parts["statistics"] + parts["block"] + parts["reading"] + parts["hold-out rows"],
+        "solve": parts["statistics"] + parts["matrix"] + parts["block"] + parts["hold-out rows"],
+    }
+    stages = {name: reserved + int(SLACK * size) for name, size in stages.items()}
+    why = f"the {recipe.D} x {recipe.D} system fits in memory, and one pass of exact sums solves it for every lambda"
+    return Plan(budget, reserved, parts, stages, SPAN_ROWS, span_bytes, share, _passes(recipe), "cholesky", why)
+
+
+def _layout(recipe: Recipe, outputs: int) -> Layout:
+    digits = max(count for _, count in DIGITS.values())
+    return Layout(recipe.D + 1 + outputs * digits)
+
+
+def _parts(source: Source, recipe: Recipe, layout: Layout, threads: int) -> dict[str, int]:
+    rows, D = min(SAMPLE_ROWS, source.n_rows), min(PILOT_D, recipe.D)
+    pilot = 0 if recipe.pilot == "none" else 8 * D * (6 * D + 3 * 2048) + 4 * rows * source.n_features * 8
+    bits = "float64" if recipe.bits == AUTO else recipe.bits
+    width = make_precision(bits).totals.itemsize if not make_precision(bits).exact else 2
+    return {
+        "statistics": 8 * layout.length,
+        "matrix": RidgeSolver.matrix_bytes(recipe.D),
+        "block": width * PRODUCT_ROWS * (layout.size + 64) + worst_work_bytes(recipe.bits, layout, threads),
+        "pilot": pilot + rows * source.n_features * (source.x_dtype.itemsize + 8),
+    }
+
+
+def _passes(recipe: Recipe) -> int:
+    return 2 if recipe.scaling == "minmax" else 1
+
+
+def holdout_share(recipe: Recipe, rows: int) -> float:
+    """Rows that choose lambda: what was asked for, or a tenth, at most 20,000 rows."""
+    if recipe.holdout is not None:
+        return recipe.holdout
+    return min(HOLDOUT_SHARE, HOLDOUT_ROWS / max(rows, 1))
+
+
+def estimate_seconds(plan: Plan, source: Source, recipe: Recipe, outputs: int, rates: Rates) -> dict[str, float]:
+    """Time of each stage from measured rates of this machine; reading hides behind computing where it is faster."""
+    n, D, d = source.n_rows, recipe.D, source.n_features
+    compute = n * D / rates.features(d) + n * float(_layout(recipe, outputs).size) ** 2 / rates.gram
+    read = n * d * source.x_dtype.itemsize / rates.read
+    solves = 2 if recipe.ridge is not None else 6
+    seconds = {
+        "pilot": 0.0 if recipe.pilot == "none" else min(60.0, max(3.0, 0.1 * compute)),
+        "pass": max(compute, read) * plan.passes,
+        "solve": solves * (D**3 / 3.0 / rates.factor + D * D * 8 / 5e9),
+    }
+    seconds["total"] = sum(seconds.values())
+    return seconds

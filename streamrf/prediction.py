@@ -1,0 +1,74 @@
+"""Prediction and evaluation: the same pass over rows, with a model in place of a statistic's map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamrf.engines.base import Pass
+from streamrf.engines.local import LocalEngine, pieces, read_ahead, remaining_spans
+from streamrf.errors import DataError, InputError
+from streamrf.model import Model
+from streamrf.reporting import Reporter
+from streamrf.sinks import Sink
+from streamrf.sources.base import Block, Source
+from streamrf.statistics.scores import Scores, ScoresState
+from streamrf.threads import Threads
+
+
+def predict_rows(model: Model, source: Source, sink: Sink, *, threads: Threads, reporter: Reporter, proba: bool) -> int:
+    """Write a prediction for every row, in row order, a block at a time; the number of rows."""
+    model.check_fits(source)
+    job: Pass[Any] = Pass(Scores(model), source, ScoresState({}))
+    reporter.started("predicting", source.n_rows, 0)
+    done = 0
+    for block, _, span in read_ahead(job, remaining_spans(job)):
+        for rows, piece in pieces(block, span):
+            sink.write(rows.start, predictions(model, piece, threads, proba))
+            done += len(piece)
+            reporter.advanced(done, None)
+    reporter.finished()
+    return done
+
+
+def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
+    """Names and types of what ``predict`` writes."""
+    if proba and not model.is_classifier:
+        raise InputError("--proba: this model predicts numbers, it has no probabilities")
+    if model.is_classifier:
+        columns: list[tuple[str, np.dtype]] = [("prediction", np.asarray(model.coding.classes).dtype)]
+        if proba:
+            columns += [(f"p_{label}", np.dtype(np.float64)) for label in model.coding.classes]
+        return columns
+    if model.coding.outputs == 1:
+        return [("prediction", np.dtype(np.float64))]
+    return [(f"prediction_{i}", np.dtype(np.float64)) for i in range(model.coding.outputs)]
+
+
+def predictions(model: Model, block: Block, threads: Threads, proba: bool) -> dict[str, np.ndarray]:
+    """The columns of a block."""
+    scores = model.scores(block.X, threads)
+    names = [name for name, _ in prediction_columns(model, proba)]
+    if not model.is_classifier:
+        return {name: scores[:, i] for i, name in enumerate(names)}
+    columns = {"prediction": model.labels(model.codes(scores))}
+    if proba:
+        chances = model.probabilities(scores)
+        columns |= {name: chances[:, i] for i, name in enumerate(names[1:])}
+    return columns
+
+
+def evaluate_rows(
+    model: Model, source: Source, *, threads: Threads, reporter: Reporter, nan: str = "error"
+) -> dict[str, Any]:
+    """Metrics of the model on every row of the source."""
+    model.check_fits(source)
+    statistic = Scores(model)
+    job = Pass.start(statistic, source, nan=nan)
+    reporter.started("evaluating", source.n_rows, 0)
+    state = LocalEngine(threads).run(job, lambda job: reporter.advanced(job.done.count, None))
+    reporter.finished()
+    if not state.sums["rows"][0]:
+        raise DataError(f"none of the {source.n_rows} rows can be used: every one has NaN")
+    return statistic.metrics(state)

@@ -1,0 +1,88 @@
+"""Gram totals as column panels of a lower triangle, and the protocol of the products that add to them.
+
+A panel holds ``Z[:, j0:]' Z[:, j0:j1]``: the columns ``j0:j1`` of Z'Z from the diagonal block down (the diagonal block in
+full), stored by column. Panels cost half the memory of the whole matrix, are independent (one thread each), and are
+long enough for every kernel to run at its full speed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamrf.threads import Threads
+
+PANEL = 192  # columns; a multiple of every tile of the integer kernel (6 columns by 16 or 32 rows)
+
+LIMITS = {8: 127, 12: 2047}  # largest feature at each precision
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each panel of a ``size`` by ``size`` lower triangle lies in one flat array."""
+
+    size: int
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        return tuple(range(0, self.size, PANEL))
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        offsets = [0]
+        for j0 in self.starts:
+            offsets.append(offsets[-1] + self.width(j0) * (self.size - j0))
+        return tuple(offsets)
+
+    def width(self, j0: int) -> int:
+        return min(PANEL, self.size - j0)
+
+    @property
+    def length(self) -> int:
+        """Elements of the flat array."""
+        return self.offsets[-1]
+
+    def panel(self, flat: np.ndarray, number: int) -> np.ndarray:
+        """View of panel ``number``: [column - j0, row - j0]."""
+        j0 = self.starts[number]
+        return flat[self.offsets[number] : self.offsets[number + 1]].reshape(self.width(j0), self.size - j0)
+
+    def columns(self, flat: np.ndarray, first: int, last: int) -> np.ndarray:
+        """Columns ``first:last`` of the whole symmetric matrix, as (size, last - first)."""
+        out = np.empty((self.size, last - first), flat.dtype)
+        for number, j0 in enumerate(self.starts):
+            panel, j1 = self.panel(flat, number), j0 + self.width(j0)
+            low, high = max(first, j0), min(last, j1)
+            if low < high:  # below the diagonal: these columns are stored
+                out[j0:, low - first : high - first] = panel[low - j0 : high - j0].T
+            if first < self.size and j1 <= last:  # above: the mirror image, from this panel's rows
+                rows = max(first, j1)
+                out[j0:j1, rows - first :] = panel[:, rows - j0 : last - j0]
+            elif j1 <= first:
+                out[j0:j1, :] = panel[:, first - j0 : last - j0]
+        return out
+
+
+class Product(ABC):
+    """One way to add ``Z'Z`` of a block to the totals. Every integer product gives the same integers."""
+
+    name: ClassVar[str]
+    dtype: np.dtype  # of the features it takes
+    rows: int  # rows of one block it works best on
+
+    @abstractmethod
+    def add(self, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> None:
+        """Add ``Z[:, :layout.size]' Z[:, :layout.size]`` to ``totals`` in place."""
+
+    @abstractmethod
+    def work_bytes(self, layout: Layout, threads: int) -> int:
+        """Memory it takes besides Z and the totals."""
+
+
+def each_panel(layout: Layout, threads: Threads, work: Any) -> None:
+    """``work(number)`` for every panel, the largest first so that the threads end together."""
+    threads.each(work, range(len(layout.starts)))

@@ -1,0 +1,80 @@
+"""The recipe: every setting of a run, ``auto`` where the pilot chooses. A settled recipe has no ``auto`` left."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from streamrf import safejson
+from streamrf.errors import FileFormatError, InputError
+from streamrf.kernels import make_kernel
+from streamrf.look import TASKS
+from streamrf.maps.fourier import FORMS
+from streamrf.maps.frequencies import KINDS
+from streamrf.precision import PRECISIONS
+from streamrf.sources.screening import POLICIES
+
+AUTO = "auto"
+SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
+MAX_FEATURES = 2_000_000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `streamrf train` is asked for; ``None`` and ``auto`` leave the choice to the pilot."""
+
+    D: int = 2000
+    kernel: str = AUTO
+    length_scale: float | None = None
+    map: str = AUTO
+    form: str = "phase"
+    scaling: str = AUTO
+    bits: str = AUTO
+    ridge: float | None = None
+    task: str = AUTO
+    holdout: float | None = None  # share of rows that choose lambda; None: a tenth, at most 20,000 rows
+    nan: str = "error"
+    pilot: str = AUTO  # auto, none
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check("D", 1 <= self.D <= MAX_FEATURES, f"a number of features from 1 to {MAX_FEATURES:,}")
+        self._check("form", self.form in FORMS, f"one of {', '.join(FORMS)}")
+        self._check("D", self.form == "phase" or self.D % 2 == 0, "an even number when features come in pairs")
+        for name, allowed in (("scaling", SCALINGS), ("bits", PRECISIONS), ("map", KINDS)):
+            self._check(name, getattr(self, name) in (AUTO, *allowed), f"auto or one of {', '.join(allowed)}")
+        self._check("task", self.task in TASKS, f"one of {', '.join(TASKS)}")
+        self._check("nan", self.nan in POLICIES, f"one of {', '.join(POLICIES)}")
+        self._check("pilot", self.pilot in (AUTO, "none"), "auto or none")
+        self._check("length_scale", self.length_scale is None or self.length_scale > 0, "a positive number")
+        self._check("ridge", self.ridge is None or self.ridge >= 0, "zero or a positive number")
+        self._check("holdout", self.holdout is None or 0 <= self.holdout < 1, "a share from 0 to below 1")
+        if self.kernel != AUTO:
+            make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
+
+    def _check(self, name: str, fine: bool, wanted: str) -> None:
+        if not fine:
+            option = {"length_scale": "length-scale", "ridge": "lambda"}.get(name, name)
+            raise InputError(f"--{option} {getattr(self, name)}: {wanted} is wanted")
+
+    def with_(self, **changes: Any) -> Recipe:
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Recipe:
+        known = {field.name for field in fields(cls)}
+        if unknown := set(document) - known:
+            raise FileFormatError(
+                f"the recipe has settings that this version does not know: {', '.join(sorted(unknown))}"
+            )
+        try:
+            return cls(**document)
+        except (InputError, TypeError) as error:
+            raise FileFormatError(f"the recipe is damaged: {error}") from error
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(safejson.encode(self.to_json(), "the recipe")).hexdigest()[:16]

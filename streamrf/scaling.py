@@ -1,0 +1,404 @@
+"""Scaling of columns before the feature map: fitted once, kept in the model, the same bits everywhere.
+
+Kinds, for columns that are neither constant (they become 0) nor binary (0/1 columns are left alone by default):
+
+- ``none``      values as they are;
+- ``standard``  mean 0 and variance 1;
+- ``minmax``    smallest value -1 and largest 1 (new rows may go beyond);
+- ``quantile``  ranks, uniform on [-sqrt 3, sqrt 3] so that their variance is 1: piecewise linear through 200 quantiles
+                of the sample, a tied value in the middle of its ranks, values beyond the range held at its ends;
+- ``log``       sign(x) log(1 + |x| / s) for heavy-tailed columns, s their median magnitude; then as ``standard``;
+- ``pca``       as ``standard``, then rotated to the principal axes and divided by their deviations (columns left alone
+                stay outside the rotation); a kernel of one width on this is a non-isotropic kernel on the data.
+
+A value goes through the same float64 operations in the same order whatever block it comes in, no library function
+among them, and is rounded once at the end. NaN and infinities are screened out before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.sources.base import Block
+from streamrf.statistics.exact_sum import as_floats
+from streamrf.statistics.moments import Moments, MomentsState
+from streamrf.threads import Threads
+
+SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
+BINARY_POLICIES = ("keep", "scale")
+
+KNOTS = 200
+EIGENVALUE_FLOOR = 1e-3  # of the mean eigenvalue: noise along a nearly empty axis is blown up 32-fold at most
+HEAVY_KURTOSIS = 10.0  # a normal column has 3, an exponential one 9
+HEAVY_SPAN = 6.0  # the 99 % range over the quartile range: 3.8 for a normal column, 4.8 for an exponential one
+_SMALLEST_SPREAD = 1e-300  # below it 1 / spread is infinite
+_ONE_BITS, _ROOT_HALF_BITS = 0x3FF0000000000000, 0x3FE6A09E667F3BCD  # 1 and the root of 1/2 as float64
+_ROWS_AT_ONCE = 8  # share one reading of the rotation
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """A fitted scaling: every column goes through ``(x - centre) * factor``, some through a curve instead or before."""
+
+    kind: str
+    binary: str
+    centre: np.ndarray  # (d,) float64
+    factor: np.ndarray  # (d,) float64
+    log_columns: np.ndarray  # int64: columns that pass through the signed log first
+    log_rates: np.ndarray  # float64, 1 / s for each of these
+    rank_columns: np.ndarray  # int64: columns that become ranks
+    rank_offsets: np.ndarray  # int64: where the knots of each of these begin, and the end
+    knots: np.ndarray  # float64, increasing within a column
+    levels: np.ndarray  # float64, the scaled value at each knot
+    rotation: np.ndarray  # (d, d) float64, or (0, 0) where there is none
+
+    @property
+    def n_inputs(self) -> int:
+        return len(self.centre)
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self.centre)
+
+    def transform(self, X: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        """The rows of X, of any numeric type and memory layout, scaled: C-contiguous float32 or float64 (n, d)."""
+        X = as_floats(X)
+        if X.ndim != 2 or X.shape[1] != self.n_inputs:
+            raise MismatchError(f"the scaling was fitted on {self.n_inputs} columns, and the data has shape {X.shape}")
+        rotated = len(self.rotation) > 0
+        out = np.empty(X.shape, dtype=np.float64 if rotated else dtype)
+        _scale_rows(
+            X, self.centre, self.factor, self.log_columns, self.log_rates,
+            self.rank_columns, self.rank_offsets, self.knots, self.levels, out,
+        )  # fmt: skip
+        if not rotated:
+            return out
+        turned = np.empty(X.shape, dtype=dtype)
+        _rotate_rows(out, self.rotation, turned)
+        return turned
+
+    def describe(self) -> str:
+        """One line for people."""
+        parts = [f"{self.kind} scaling of {self.n_inputs} columns"]
+        if len(self.log_columns):
+            parts.append(f"signed log of {len(self.log_columns)}")
+        left = int(((self.centre == 0) & (self.factor == 1)).sum()) - len(self.rank_columns)
+        constant = int((self.factor == 0).sum())
+        if left and self.kind != "none":
+            parts.append(f"{left} binary left alone")
+        if constant:
+            parts.append(f"{constant} constant")
+        return ", ".join(parts)
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """JSON and arrays for a file; ``from_parts`` reads them back."""
+        return {"kind": self.kind, "binary": self.binary}, {f"scaling.{name}": getattr(self, name) for name in _TYPES}
+
+    @classmethod
+    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Scaling:
+        """The scaling of ``to_parts``; anything that does not fit together is a FileFormatError."""
+        kind, binary = document.get("kind"), document.get("binary")
+        if kind not in SCALINGS or binary not in BINARY_POLICIES:
+            raise FileFormatError(f"damaged scaling: there is no scaling {kind!r} with binary columns {binary!r}")
+        found = {name: _checked(arrays, name, dtype) for name, dtype in _TYPES.items()}
+        scaling = cls(kind, binary, **found)
+        _check_fit(scaling)
+        return scaling
+
+
+_TYPES = {field.name: np.int64 if field.name.endswith(("columns", "offsets")) else np.float64
+          for field in fields(Scaling) if field.name not in ("kind", "binary")}  # fmt: skip
+
+
+def _checked(arrays: dict[str, np.ndarray], name: str, dtype: Any) -> np.ndarray:
+    array = arrays.get(f"scaling.{name}")
+    if array is None or array.dtype != dtype or array.ndim != (2 if name == "rotation" else 1):
+        what = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+        raise FileFormatError(f"damaged scaling: {name} is {what}")
+    if not np.isfinite(array).all():
+        raise FileFormatError(f"damaged scaling: {name} has values that are not finite")
+    return np.ascontiguousarray(array)
+
+
+def _check_fit(s: Scaling) -> None:
+    """Compiled code trusts these arrays: every index must lie inside, every length must agree."""
+    d = s.n_inputs
+    sound = {
+        "factor": len(s.factor) == d,
+        "log_columns": _are_columns(s.log_columns, d) and len(s.log_rates) == len(s.log_columns),
+        "rank_columns": _are_columns(s.rank_columns, d) and len(s.rank_offsets) == len(s.rank_columns) + 1,
+        "rank_offsets": s.rank_offsets[:1].tolist() == [0]
+        and bool((np.diff(s.rank_offsets) > 0).all())
+        and s.rank_offsets[-1:].tolist() == [len(s.knots)],
+        "levels": len(s.levels) == len(s.knots),
+        "rotation": s.rotation.shape == ((d, d) if s.kind == "pca" else (0, 0)),
+    }
+    for name, fits in sound.items():
+        if not fits:
+            raise FileFormatError(f"damaged scaling: {name} does not fit the other arrays of {d} columns")
+
+
+def _are_columns(columns: np.ndarray, d: int) -> bool:
+    return bool(((columns >= 0) & (columns < d)).all() and (np.diff(columns) > 0).all())
+
+
+# -- the kernels
+
+
+@njit(cache=True, nogil=True)
+def _log1p(v: float) -> float:
+    """log(1 + v) for v >= 0 to 1e-15, by plain arithmetic: a library's logarithm differs between machines."""
+    v = min(v, 1e300)
+    y = 1.0 + v
+    bits = np.float64(y).view(np.int64) + (_ONE_BITS - _ROOT_HALF_BITS)
+    power = (bits >> 52) - 1023  # y is 2^power times m, and m lies between the roots of 1/2 and of 2
+    m = np.int64((bits & 0xFFFFFFFFFFFFF) + _ROOT_HALF_BITS).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    series = 1.0 / 17.0
+    series = series * z + 1.0 / 15.0
+    series = series * z + 1.0 / 13.0
+    series = series * z + 1.0 / 11.0
+    series = series * z + 1.0 / 9.0
+    series = series * z + 1.0 / 7.0
+    series = series * z + 1.0 / 5.0
+    series = series * z + 1.0 / 3.0
+    series = series * z + 1.0
+    lost = v - (y - 1.0)  # what 1 + v rounded away
+    return power * 0.6931471805599453 + (2.0 * s * series + lost / y)
+
+
+@njit(cache=True, nogil=True)
+def _signed_log(x: float, rate: float) -> float:
+    size = _log1p(abs(x) * rate)
+    return -size if x < 0.0 else size
+
+
+@njit(cache=True, nogil=True)
+def _rank(x: float, knots: np.ndarray, levels: np.ndarray, first: int, end: int) -> float:
+    """The level of x on the line through the knots first..end-1, held at both ends."""
+    x = min(max(x, knots[first]), knots[end - 1])
+    left = end - 1 - first
+    while left > 1:  # as many steps for every value of a column, and no branch to guess wrong
+        half = left >> 1
+        first += half * np.int64(knots[first + half] <= x)
+        left -= half
+    last = min(first + 1, end - 1)
+    gap = knots[last] - knots[first]
+    share = (x - knots[first]) / (gap if gap > 0.0 else 1.0)
+    return levels[first] + share * (levels[last] - levels[first])
+
+
+@njit(cache=True, nogil=True)
+def _scale_rows(
+    X: np.ndarray,
+    centre: np.ndarray,
+    factor: np.ndarray,
+    log_columns: np.ndarray,
+    log_rates: np.ndarray,
+    rank_columns: np.ndarray,
+    rank_offsets: np.ndarray,
+    knots: np.ndarray,
+    levels: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):  # also the columns that are then done otherwise: it keeps this loop in SIMD
+            out[i, j] = (np.float64(X[i, j]) - centre[j]) * factor[j]
+        for k in range(len(log_columns)):
+            j = log_columns[k]
+            out[i, j] = (_signed_log(np.float64(X[i, j]), log_rates[k]) - centre[j]) * factor[j]
+        for k in range(len(rank_columns)):
+            j = rank_columns[k]
+            out[i, j] = _rank(np.float64(X[i, j]), knots, levels, rank_offsets[k], rank_offsets[k + 1])
+
+
+@njit(cache=True, nogil=True)
+def _rotate_rows(Z: np.ndarray, rotation: np.ndarray, out: np.ndarray) -> None:
+    """Z @ rotation with every sum in the order of the columns of Z."""
+    d = Z.shape[1]
+    sums = np.empty((_ROWS_AT_ONCE, d))
+    for start in range(0, Z.shape[0], _ROWS_AT_ONCE):
+        rows = min(_ROWS_AT_ONCE, Z.shape[0] - start)
+        sums[:] = 0.0
+        for j in range(d):
+            for r in range(rows):
+                z = Z[start + r, j]
+                for k in range(d):
+                    sums[r, k] += z * rotation[j, k]
+        for r in range(rows):
+            for k in range(d):
+                out[start + r, k] = sums[r, k]
+
+
+# -- fitting
+
+
+def fit_scaling(kind: str, sample: np.ndarray, *, moments: MomentsState | None = None, binary: str = "keep") -> Scaling:
+    """Fit to a sample of rows; means, deviations and ranges come from ``moments`` of all rows where these are given."""
+    if kind not in SCALINGS or binary not in BINARY_POLICIES:
+        raise InputError(
+            f"there is no scaling {kind!r} with binary columns {binary!r}: choose one of {', '.join(SCALINGS)}, "
+            f"and {' or '.join(BINARY_POLICIES)}"
+        )
+    sample = as_floats(sample)
+    if sample.ndim != 2 or len(sample) == 0:
+        raise DataError(f"a scaling needs at least 1 row of a table to be fitted; the sample has shape {sample.shape}")
+    moments = moments or moments_of(sample)
+    if len(moments.minimum) != sample.shape[1]:
+        raise MismatchError(f"moments of {len(moments.minimum)} columns for a sample of {sample.shape[1]}")
+    return _FITS[kind](_Fit(kind, binary, sample, moments))
+
+
+def moments_of(sample: np.ndarray) -> MomentsState:
+    """The exact moments of an array in memory."""
+    statistic = Moments(sample.shape[1])
+    state = statistic.zero()
+    with Threads(1) as threads:
+        statistic.update(state, Block(sample, None, np.arange(len(sample))), threads)
+    return state
+
+
+@dataclass
+class _Fit:
+    """What a scaling is fitted to, and the columns it is free to change."""
+
+    kind: str
+    binary: str
+    sample: np.ndarray
+    moments: MomentsState
+
+    @property
+    def constant(self) -> np.ndarray:
+        return self.moments.std < _SMALLEST_SPREAD
+
+    @property
+    def free(self) -> np.ndarray:
+        """Columns that are neither constant nor binary and to be left alone."""
+        kept = self.moments.binary if self.binary == "keep" else np.zeros_like(self.moments.binary)
+        return ~kept & ~self.constant
+
+    def scaling(self, centre: np.ndarray, spread: np.ndarray, **curves: np.ndarray) -> Scaling:
+        """Columns to ``(x - centre) / spread``; constant ones to 0, and those left alone to themselves."""
+        centre, factor = centre.copy(), np.zeros_like(spread)
+        np.divide(1.0, spread, out=factor, where=spread >= _SMALLEST_SPREAD)
+        left = ~self.free
+        centre[left], factor[left] = 0.0, np.where(self.constant[left], 0.0, 1.0)
+        return Scaling(self.kind, self.binary, centre, factor, **(_no_curves() | curves))
+
+
+def _no_curves() -> dict[str, np.ndarray]:
+    empty = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items() if name not in ("centre", "factor")}
+    return empty | {"rank_offsets": np.zeros(1, np.int64), "rotation": np.zeros((0, 0))}
+
+
+def _fit_none(fit: _Fit) -> Scaling:
+    d = fit.sample.shape[1]
+    return Scaling(fit.kind, fit.binary, np.zeros(d), np.ones(d), **_no_curves())
+
+
+def _fit_standard(fit: _Fit) -> Scaling:
+    return fit.scaling(fit.moments.mean, fit.moments.std)
+
+
+def _fit_minmax(fit: _Fit) -> Scaling:
+    low, high = fit.moments.minimum / 2, fit.moments.maximum / 2  # halves first: their sum cannot overflow
+    return fit.scaling(low + high, high - low)
+
+
+def _fit_log(fit: _Fit) -> Scaling:
+    """Mean and deviation of the logs are those of the sample: a pass over all rows sums the values as they are."""
+    columns = np.flatnonzero(heavy_tailed(fit.sample) & fit.free)
+    rates = 1.0 / np.array([_magnitude(fit.sample[:, j]) for j in columns])
+    centre, spread = fit.moments.mean, fit.moments.std
+    plain = _fit_none(fit)
+    logs = replace(plain, log_columns=columns, log_rates=rates).transform(fit.sample, np.float64)[:, columns]
+    if len(columns):
+        of_logs = moments_of(logs)
+        centre[columns], spread[columns] = of_logs.mean, of_logs.std
+    return fit.scaling(centre, spread, log_columns=columns, log_rates=rates)
+
+
+def _fit_quantile(fit: _Fit) -> Scaling:
+    columns = np.flatnonzero(fit.free)
+    curves = [_rank_curve(fit.sample[:, j], fit.moments.minimum[j], fit.moments.maximum[j]) for j in columns]
+    offsets = np.cumsum([0] + [len(knots) for knots, _ in curves])
+    d = fit.sample.shape[1]
+    return fit.scaling(
+        np.zeros(d),
+        np.ones(d),
+        rank_columns=columns,
+        rank_offsets=offsets,
+        knots=np.concatenate([np.zeros(0), *(knots for knots, _ in curves)]),
+        levels=np.concatenate([np.zeros(0), *(levels for _, levels in curves)]),
+    )
+
+
+def _fit_pca(fit: _Fit) -> Scaling:
+    standard = _fit_standard(fit)
+    Z = standard.transform(fit.sample, np.float64)
+    rotation = np.diag(standard.factor != 0).astype(np.float64)
+    free = np.flatnonzero(fit.free)
+    rotation[np.ix_(free, free)] = _whitening(Z[:, free])
+    return replace(standard, rotation=rotation)
+
+
+_FITS = {
+    "none": _fit_none,
+    "standard": _fit_standard,
+    "minmax": _fit_minmax,
+    "quantile": _fit_quantile,
+    "log": _fit_log,
+    "pca": _fit_pca,
+}
+
+
+def heavy_tailed(sample: np.ndarray) -> np.ndarray:
+    """Which columns a signed log would tame: kurtosis above 10, or a 99 % range above 6 quartile ranges."""
+    sample = np.asarray(sample, dtype=np.float64)
+    low, first, third, high = np.quantile(sample, [0.005, 0.25, 0.75, 0.995], axis=0)
+    centred = sample - sample.mean(axis=0)
+    largest = np.abs(centred).max(axis=0)
+    centred /= np.where(largest > 0, largest, 1.0)  # fourth powers of the values themselves may overflow
+    squares = centred * centred
+    peaked = (squares * squares).mean(axis=0) > HEAVY_KURTOSIS * squares.mean(axis=0) ** 2
+    return (peaked | (high - low > HEAVY_SPAN * (third - first))) & ~_is_binary(sample)
+
+
+def _is_binary(sample: np.ndarray) -> np.ndarray:
+    return ((sample == 0) | (sample == 1)).all(axis=0)
+
+
+def _magnitude(column: np.ndarray) -> float:
+    """The median size of the values that are not 0."""
+    sizes = np.abs(column[column != 0].astype(np.float64))
+    return max(float(np.median(sizes)), _SMALLEST_SPREAD)
+
+
+def _rank_curve(column: np.ndarray, minimum: float, maximum: float) -> tuple[np.ndarray, np.ndarray]:
+    """Knots of one column and the scaled rank at each; the ends reach to the range of all rows where that is wider."""
+    ordered = np.sort(column.astype(np.float64))
+    knots = np.unique(ordered)
+    if len(knots) > KNOTS:
+        knots = np.unique(ordered[np.linspace(0, len(ordered) - 1, KNOTS).round().astype(np.int64)])
+    ranks = (np.searchsorted(ordered, knots, "left") + np.searchsorted(ordered, knots, "right")) / (2 * len(ordered))
+    if minimum < knots[0]:
+        knots, ranks = np.r_[minimum, knots], np.r_[0.0, ranks]
+    if maximum > knots[-1]:
+        knots, ranks = np.r_[knots, maximum], np.r_[ranks, 1.0]
+    return knots, (ranks - 0.5) * np.sqrt(12.0)
+
+
+def _whitening(Z: np.ndarray) -> np.ndarray:
+    """Axes of the sample in columns, each divided by its deviation, of one sign whichever LAPACK found them."""
+    centred = Z - Z.mean(axis=0)
+    values, axes = np.linalg.eigh(centred.T @ centred / len(Z))
+    values, axes = values[::-1], axes[:, ::-1]
+    largest = np.argmax(np.abs(axes), axis=0)
+    axes = axes * np.sign(axes[largest, np.arange(len(values))])
+    return axes / np.sqrt(np.maximum(values, EIGENVALUE_FLOOR * values.mean()))

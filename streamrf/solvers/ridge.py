@@ -1,0 +1,136 @@
+"""Ridge regression from Gram totals: (S + lambda I) w = c, with S and c the centred second moments of z and y.
+
+The intercept is not penalised: it comes from centring, with means from the same sums. One matrix is held: it is filled
+from the totals for each lambda, factored in place, and filled again for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg as sla
+from numba import njit
+
+from streamrf.errors import NumericalError
+from streamrf.maps.base import FeatureMap
+from streamrf.products import Layout
+from streamrf.statistics.gram import GramState
+from streamrf.targets import TargetCoding
+from streamrf.threads import Threads
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Scores are ``intercept + z(x)' coefficients``; coefficients here already carry the features' amplitudes."""
+
+    coefficients: np.ndarray  # (n_features, outputs) float64, for raw features as the map writes them
+    intercept: np.ndarray  # (outputs,)
+    ridge: float
+
+
+@dataclass
+class NormalEquations:
+    """Centred moments of amplitude-scaled features, ready to be filled into a matrix."""
+
+    layout: Layout
+    totals: np.ndarray
+    rows: int
+    amplitudes: np.ndarray  # (D,)
+    mean: np.ndarray  # (D,) mean raw feature
+    target_mean: np.ndarray  # (k,) mean target, offset included
+    cross: np.ndarray  # (D, k) = amplitude * (Z'y / n - mean z * mean y)
+    target_variance: np.ndarray  # (k,)
+
+    @classmethod
+    def from_state(cls, state: GramState, map: FeatureMap, coding: TargetCoding) -> NormalEquations:
+        if state.rows < 2:
+            raise NumericalError(f"{state.rows} rows: at least two are needed to fit a model")
+        D, precision = map.n_features, map.precision
+        columns = state.layout.columns(state.totals, D, state.layout.size)
+        n = float(state.rows)
+        sums, products = columns[:D, 0].astype(np.float64), columns[:D, 1:]
+        target_mean = coding.combine(columns[D, 1:][None], precision)[0] / n
+        mean = sums / n
+        cross = coding.combine(products, precision) / n - mean[:, None] * target_mean
+        second = coding.combine(coding.combine(columns[D + 1 :, 1:], precision).T, precision)
+        variance = np.diag(second) / n - target_mean**2
+        return cls(
+            state.layout, state.totals, state.rows, map.amplitudes, mean, target_mean + coding.offset,
+            cross * map.amplitudes[:, None], np.maximum(variance, 0.0),
+        )  # fmt: skip
+
+    @property
+    def size(self) -> int:
+        return len(self.amplitudes)
+
+    def fill(self, out: np.ndarray, threads: Threads) -> None:
+        """The lower triangle of S (Fortran order), the rest left alone."""
+        layout, n = self.layout, float(self.rows)
+
+        def one(number: int) -> None:
+            panel = layout.panel(self.totals, number)
+            _fill_panel(panel, layout.starts[number], n, self.mean, self.amplitudes, out)
+
+        threads.each(one, range(-(-self.size // layout.width(0))))
+
+    def weights(self, solution: np.ndarray, ridge: float) -> Weights:
+        """From the solution in amplitude-scaled features to weights for raw ones."""
+        coefficients = solution * self.amplitudes[:, None]
+        return Weights(coefficients, self.target_mean - self.mean @ coefficients, ridge)
+
+
+@njit(cache=True, nogil=True)
+def _fill_panel(panel: Any, j0: int, n: float, mean: Any, amplitudes: Any, out: Any) -> None:
+    D = len(amplitudes)
+    for j in range(j0, min(D, j0 + panel.shape[0])):
+        for i in range(j, D):
+            centred = float(panel[j - j0, i - j0]) / n - mean[i] * mean[j]
+            out[i, j] = centred * amplitudes[i] * amplitudes[j]
+
+
+class RidgeSolver:
+    """Prepared once, then each lambda costs a fill and a Cholesky factorisation, in one matrix."""
+
+    def __init__(self, equations: NormalEquations, threads: Threads) -> None:
+        self.equations = equations
+        self.threads = threads
+        self._matrix = np.empty((equations.size, equations.size), order="F")
+
+    def solve(self, ridge: float) -> Weights:
+        """Weights at this lambda. A matrix that rounding makes indefinite is solved with a small jitter instead."""
+        for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
+            solution = self._cholesky(ridge + jitter)
+            if solution is not None:
+                return self.equations.weights(solution, ridge)
+        raise NumericalError(f"lambda {ridge:g} leaves the system singular: choose a larger one, such as 1e-6")
+
+    def path(self, ridges: Iterable[float]) -> list[Weights]:
+        return [self.solve(ridge) for ridge in ridges]
+
+    def _cholesky(self, shift: float) -> np.ndarray | None:
+        self.equations.fill(self._matrix, self.threads)
+        self._matrix.flat[:: self.equations.size + 1] += shift
+        with self.threads.blas():
+            factor, info = sla.lapack.dpotrf(self._matrix, lower=1, clean=0, overwrite_a=1)
+            if info != 0 or not np.isfinite(factor[-1, -1]):
+                return None
+            solution, _ = sla.lapack.dpotrs(factor, self.equations.cross, lower=1)
+        return solution if np.isfinite(solution).all() else None
+
+    @staticmethod
+    def matrix_bytes(size: int) -> int:
+        """Memory of the one matrix."""
+        return 8 * size * size
+
+
+def effective_dimension(equations: NormalEquations, ridge: float, threads: Threads) -> float:
+    """trace(S (S + lambda I)^-1): how many directions the data really uses at this lambda."""
+    solver = RidgeSolver(equations, threads)
+    equations.fill(solver._matrix, threads)
+    with threads.blas():
+        values = sla.eigvalsh(solver._matrix, lower=True, overwrite_a=True, check_finite=False)
+    kept = np.maximum(values, 0.0)
+    return float((kept / (kept + ridge)).sum())

@@ -1,0 +1,118 @@
+"""The Gram statistic: Z'Z, Z'1, Z'y and y'y of a block in one exact product.
+
+The block is the features, a column of ones and the digits of the targets, side by side; one integer product of that
+block with itself holds every sum that ridge regression with an intercept needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from streamrf.errors import FileFormatError, InputError, NumericalError
+from streamrf.maps.base import FeatureMap
+from streamrf.products import Layout, Product, choose_product
+from streamrf.scaling import Scaling
+from streamrf.sources.base import Block
+from streamrf.statistics.base import State, Statistic
+from streamrf.targets import TargetCoding
+from streamrf.threads import Threads
+
+MAX_ROWS = 2**40  # 2^22 (a product of two 12-bit features) times so many rows stays below 2^63
+
+
+@dataclass
+class GramState(State):
+    """The lower triangle of the sum, in panels, and the number of rows in it."""
+
+    layout: Layout
+    totals: np.ndarray
+    rows: int = 0
+
+    def __iadd__(self, other: GramState) -> Self:
+        self.totals += other.totals
+        self.rows += other.rows
+        return self
+
+    def __isub__(self, other: GramState) -> Self:
+        self.totals -= other.totals
+        self.rows -= other.rows
+        return self
+
+    def copy(self) -> GramState:
+        return GramState(self.layout, self.totals.copy(), self.rows)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"gram.totals": self.totals, "gram.rows": np.array([self.rows], np.int64)}
+
+
+@dataclass
+class Gram(Statistic[GramState]):
+    """Scale, map and multiply: how rows enter the Gram matrix."""
+
+    scaling: Scaling
+    map: FeatureMap
+    coding: TargetCoding
+    product: Product
+    _buffer: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def on_this_machine(cls, scaling: Scaling, map: FeatureMap, coding: TargetCoding, threads: int) -> Gram:
+        """With the product that is fastest here."""
+        return cls(scaling, map, coding, choose_product(map.precision.key, threads))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.map.n_features + 1 + self.coding.columns(self.map.precision))
+
+    def zero(self) -> GramState:
+        layout = self.layout
+        return GramState(layout, np.zeros(layout.length, self.map.precision.totals))
+
+    def nbytes(self) -> int:
+        return self.layout.length * self.map.precision.totals.itemsize
+
+    def load(self, arrays: dict[str, np.ndarray]) -> GramState:
+        layout, totals, rows = self.layout, arrays.get("gram.totals"), arrays.get("gram.rows")
+        if totals is None or rows is None or totals.shape != (layout.length,) or rows.shape != (1,):
+            found = None if totals is None else totals.shape
+            raise FileFormatError(
+                f"these statistics do not fit the model: {layout.length} totals wanted, {found} found"
+            )
+        if totals.dtype != self.map.precision.totals:
+            raise FileFormatError(f"statistics of type {totals.dtype}, where {self.map.precision.totals} is wanted")
+        return GramState(layout, totals, int(rows[0]))
+
+    def update(self, state: GramState, block: Block, threads: Threads) -> None:
+        if block.y is None:
+            raise InputError("the data has no targets: name them with --y or --target")
+        if state.rows + len(block) > MAX_ROWS:
+            raise NumericalError(f"{state.rows + len(block):,} rows: exact sums hold up to {MAX_ROWS:,} rows")
+        for first in range(0, len(block), self.product.rows):
+            part = block.take(slice(first, first + self.product.rows))
+            self.product.add(self._augmented(part, threads), state.layout, state.totals, threads)
+        state.rows += len(block)
+
+    def _augmented(self, block: Block, threads: Threads) -> np.ndarray:
+        """Features, ones and digits of a block, in a buffer that is used again for the next."""
+        n, D = len(block), self.map.n_features
+        out = self._work()[:n]
+        self.map.compute(self.scaling.transform(block.X, self.map.precision.inputs), out, threads)
+        out[:, D] = 1
+        out[:, D + 1 : self.layout.size] = self.coding.encode(block.y, self.map.precision)  # type: ignore[arg-type]
+        return out
+
+    def _work(self) -> np.ndarray:
+        if "block" not in self._buffer:
+            extra = self.layout.size - self.map.n_features
+            self._buffer["block"] = self.map.block(self.product.rows, self.product.dtype, extra)
+        return self._buffer["block"]
+
+    def work_bytes(self, threads: int) -> int:
+        """Memory of one update besides the state: the block, the scaled inputs, what the product needs."""
+        layout, rows = self.layout, self.product.rows
+        block = rows * max(self.map.width, layout.size) * self.product.dtype.itemsize
+        inputs = rows * self.map.n_inputs * self.map.precision.inputs.itemsize
+        return block + inputs + self.product.work_bytes(layout, threads)

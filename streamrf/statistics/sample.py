@@ -1,0 +1,78 @@
+"""Rows kept as they are, chosen by their number alone, so that any order and any chunking keeps the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from streamrf.errors import MismatchError
+from streamrf.sources.base import Block
+from streamrf.statistics.base import State
+
+
+def chosen_rows(index: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Mask of the rows that belong to a random ``share``: a hash of the row's number against a threshold."""
+    if share <= 0:
+        return np.zeros(len(index), bool)
+    with np.errstate(over="ignore"):
+        h = index.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the splitmix64 finaliser
+            h = (h ^ (h >> np.uint64(shift))) * np.uint64(factor)
+        h ^= h >> np.uint64(31)
+    return h < np.uint64(min(share, 1.0) * (2**64 - 1))
+
+
+@dataclass
+class SampleState(State):
+    """Blocks of kept rows; put in row order only when they are asked for."""
+
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, block: Block) -> None:
+        if len(block):
+            self.blocks.append(Block(block.X.copy(), None if block.y is None else block.y.copy(), block.index.copy()))
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.blocks))
+
+    def table(self) -> Block | None:
+        """All kept rows in row order, or None where there is none."""
+        if not self.blocks:
+            return None
+        if len(self.blocks) > 1:
+            y = None if self.blocks[0].y is None else np.concatenate([b.y for b in self.blocks])  # type: ignore[misc]
+            joined = Block(
+                np.concatenate([b.X for b in self.blocks]), y, np.concatenate([b.index for b in self.blocks])
+            )
+            self.blocks = [joined.take(np.argsort(joined.index, kind="stable"))]
+        return self.blocks[0]
+
+    def __iadd__(self, other: SampleState) -> Self:
+        self.blocks = self.blocks + other.blocks
+        return self
+
+    def __isub__(self, other: SampleState) -> Self:
+        mine, theirs = self.table(), other.table()
+        if theirs is not None:
+            if mine is None or not np.isin(theirs.index, mine.index).all():
+                raise MismatchError("the sample to take away holds rows that were never in")
+            self.blocks = [mine.take(~np.isin(mine.index, theirs.index))]
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        table = self.table()
+        if table is None:
+            return {}
+        arrays = {"sample.X": table.X, "sample.index": table.index}
+        if table.y is not None:
+            arrays["sample.y"] = table.y
+        return arrays
+
+    @classmethod
+    def load(cls, arrays: dict[str, np.ndarray]) -> SampleState:
+        if "sample.X" not in arrays:
+            return cls()
+        return cls([Block(arrays["sample.X"], arrays.get("sample.y"), arrays["sample.index"])])

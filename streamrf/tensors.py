@@ -1,0 +1,237 @@
+"""Named arrays in one file, in the published safetensors format: written and read without a second copy in memory.
+
+8 bytes: length of the header, little-endian; the header: JSON ``{name: {dtype, shape, data_offsets}}``, padded with
+spaces to a multiple of 8; then the raw little-endian arrays, in C order, with no gaps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamrf import safejson
+from streamrf.errors import FileFormatError, InputError
+from streamrf.units import format_bytes
+
+MAX_HEADER_BYTES = 8 * 2**20
+PIECE_BYTES = 4 * 2**20  # hashed and written, or read and hashed, at a time: stays in a cache
+_MAX_DIMENSIONS = 32
+_TYPES: dict[str, np.dtype] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_NAMES = {(dtype.kind, dtype.itemsize): name for name, dtype in _TYPES.items()}
+
+Arrays = dict[str, np.ndarray]
+
+
+class Writable(Protocol):
+    def write(self, data: bytes | memoryview, /) -> object: ...
+
+
+class Readable(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
+
+
+class HashingWriter:
+    """Passes bytes on, and knows how many they were and their SHA-256."""
+
+    def __init__(self, stream: Writable) -> None:
+        self._stream = stream
+        self._sha = hashlib.sha256()
+        self.n_bytes = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._sha.update(data)
+        self._stream.write(data)
+        self.n_bytes += len(data)
+        return len(data)
+
+    def digest(self) -> str:
+        return self._sha.hexdigest()
+
+
+class HashingReader:
+    """Reads exact numbers of bytes of a file named ``where``, and knows the SHA-256 of all that was read."""
+
+    def __init__(self, stream: Readable, where: str) -> None:
+        self._stream = stream
+        self._sha = hashlib.sha256()
+        self.where = where
+
+    def fill(self, buffer: memoryview) -> None:
+        for begin in range(0, len(buffer), PIECE_BYTES):
+            piece = buffer[begin : begin + PIECE_BYTES]
+            self._fill_piece(piece)
+            self._sha.update(piece)
+
+    def _fill_piece(self, piece: memoryview) -> None:
+        done = 0
+        while done < len(piece):
+            got = self._stream.readinto(piece[done:])
+            if not got:
+                raise FileFormatError(f"{self.where} ended while it was read; it is damaged or being changed.")
+            done += got
+
+    def take(self, count: int) -> bytes:
+        buffer = bytearray(count)
+        self.fill(memoryview(buffer))
+        return bytes(buffer)
+
+    def digest(self) -> str:
+        return self._sha.hexdigest()
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where one array lies, counted from the end of the header."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def total_bytes(arrays: Arrays) -> int:
+    """About what a file of these arrays takes."""
+    return sum(array.nbytes for array in arrays.values()) + 200 * len(arrays) + 64
+
+
+def check_writable(arrays: Arrays, where: str) -> None:
+    """InputError for an array whose type the format (or our reader) does not take."""
+    for name, array in arrays.items():
+        if not isinstance(name, str) or name in ("", "__metadata__"):
+            raise InputError(f"{where}: {name!r} cannot be the name of an array.")
+        if (array.dtype.kind, array.dtype.itemsize) not in _NAMES:
+            allowed = ", ".join(str(dtype) for dtype in _TYPES.values())
+            raise InputError(f"{where}: array {name!r} has type {array.dtype}; the types to store are {allowed}.")
+
+
+def write_tensors(stream: Writable, arrays: Arrays, where: str) -> None:
+    """Write the file in pieces; the same arrays always give the same bytes."""
+    check_writable(arrays, where)
+    # Wide types first: every array then starts at a multiple of its item size, as readers that map the file want.
+    ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    header = _header(ordered, where)
+    stream.write(len(header).to_bytes(8, "little"))
+    stream.write(header)
+    for _, array in ordered:
+        for piece in _pieces(array):
+            little_endian = piece.astype(piece.dtype.newbyteorder("<"), copy=False)
+            stream.write(little_endian.reshape(-1).view(np.uint8).data)
+
+
+def _header(ordered: list[tuple[str, np.ndarray]], where: str) -> bytes:
+    entries, begin = {}, 0
+    for name, array in ordered:
+        end = begin + array.nbytes
+        dtype = _NAMES[array.dtype.kind, array.dtype.itemsize]
+        entries[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    header = text + b" " * (-len(text) % 8)
+    if len(header) > MAX_HEADER_BYTES:
+        raise InputError(f"{where}: {len(ordered)} arrays need a header above {format_bytes(MAX_HEADER_BYTES)}.")
+    return header
+
+
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Parts of at most PIECE_BYTES, each contiguous in C order, which together are the array in C order."""
+    if array.nbytes <= PIECE_BYTES:
+        yield np.ascontiguousarray(array)
+        return
+    if array.flags.c_contiguous:
+        array = array.reshape(-1)
+    rows = PIECE_BYTES // (array.nbytes // len(array))
+    for start in range(0, len(array), max(1, rows)):
+        part = array[start : start + rows] if rows else array[start]
+        yield from _pieces(part)
+
+
+def read_header(reader: HashingReader, n_bytes: int) -> list[TensorInfo]:
+    """The arrays of a file of ``n_bytes``, in the order they lie in it; every claim is checked against that size."""
+    if n_bytes < 8:
+        raise FileFormatError(f"{reader.where} has {n_bytes} bytes, too few for an array file; it is damaged.")
+    length = int.from_bytes(reader.take(8), "little")
+    if length > min(MAX_HEADER_BYTES, n_bytes - 8):
+        raise FileFormatError(
+            f"{reader.where} claims a header of {length} bytes; it has {n_bytes} bytes, and at most "
+            f"{MAX_HEADER_BYTES} are allowed: it is damaged or no array file."
+        )
+    entries = safejson.decode(reader.take(length), f"the header of {reader.where}")
+    infos = sorted(_infos(entries, reader.where), key=lambda info: (info.begin, info.end))
+    _check_no_gaps(infos, n_bytes - 8 - length, reader.where)
+    return infos
+
+
+def _infos(entries: Any, where: str) -> list[TensorInfo]:
+    if not isinstance(entries, dict):
+        raise FileFormatError(f"{where} has no table of arrays; it is damaged.")
+    return [_info(name, entry, where) for name, entry in entries.items() if name != "__metadata__"]
+
+
+def _info(name: str, entry: Any, where: str) -> TensorInfo:
+    where = f"{where}, array {name!r}"
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise FileFormatError(f"{where}: dtype, shape and data_offsets are needed; the file is damaged.")
+    dtype = _TYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    if dtype is None:
+        raise FileFormatError(f"{where} has type {entry['dtype']!r}, which is not one of {', '.join(_TYPES)}.")
+    shape, offsets = _whole_numbers(entry["shape"], where), _whole_numbers(entry["data_offsets"], where)
+    if len(offsets) != 2 or len(shape) > _MAX_DIMENSIONS or _extent(shape, dtype) >= 2**63:
+        raise FileFormatError(f"{where} has an impossible shape or place; the file is damaged.")
+    needed, begin, end = math.prod(shape) * dtype.itemsize, *offsets
+    if end - begin != needed:
+        raise FileFormatError(f"{where} of shape {shape} needs {needed} bytes and has {end - begin}.")
+    return TensorInfo(name, dtype, shape, begin, end)
+
+
+def _whole_numbers(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(n) is int and 0 <= n < 2**63 for n in value):
+        raise FileFormatError(f"{where} has a shape or place that is not whole numbers; the file is damaged.")
+    return tuple(value)
+
+
+def _extent(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Bytes if no side were 0: numpy refuses a shape like (0, 2^62, 2^62), though it is empty."""
+    return math.prod(max(1, side) for side in shape) * dtype.itemsize
+
+
+def _check_no_gaps(infos: list[TensorInfo], data_bytes: int, where: str) -> None:
+    position = 0
+    for info in infos:
+        if info.begin != position:
+            raise FileFormatError(f"{where}, array {info.name!r} starts at byte {info.begin}, not at {position}.")
+        position = info.end
+    if position != data_bytes:
+        raise FileFormatError(f"{where} should hold {position} bytes of arrays and holds {data_bytes}; it is damaged.")
+
+
+def read_tensors(reader: HashingReader, n_bytes: int) -> Arrays:
+    """All arrays of a file of ``n_bytes``; memory is taken only after the header was found to be true."""
+    return {info.name: _read_array(reader, info) for info in read_header(reader, n_bytes)}
+
+
+def _read_array(reader: HashingReader, info: TensorInfo) -> np.ndarray:
+    array = np.empty(info.shape, info.dtype)
+    raw = array.reshape(-1).view(np.uint8)
+    reader.fill(raw.data)
+    if info.dtype == np.bool_ and raw.size and raw.max() > 1:
+        raise FileFormatError(f"{reader.where}, array {info.name!r} holds bytes that are neither true nor false.")
+    return array

@@ -1,0 +1,111 @@
+"""Every Gram product gives the same integers as int64 arithmetic, at the limits too."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamrf.products import LIMITS, Layout, choose_product, proven_products
+from streamrf.products.base import PANEL, Product
+from streamrf.products.blas import BlasProduct
+from streamrf.products.integer import DEPTH, IntegerProduct
+from streamrf.statistics.gram import MAX_ROWS
+from streamrf.threads import Threads
+
+CASES = [(bits, name) for bits in LIMITS for name in proven_products(bits)]
+
+
+def gram(product: Product, Z: np.ndarray, threads: int = 1, totals: np.ndarray | None = None) -> np.ndarray:
+    layout = Layout(Z.shape[1])
+    totals = np.zeros(layout.length, np.int64) if totals is None else totals
+    with Threads(threads) as pool:
+        product.add(np.ascontiguousarray(Z, product.dtype), layout, totals, pool)
+    return layout.columns(totals, 0, layout.size)
+
+
+def test_two_products_at_least_are_proven_here():
+    assert {"integer", "blas"} <= set(proven_products(8)) & set(proven_products(12))
+
+
+@pytest.mark.parametrize(("bits", "name"), CASES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_worst_case_sums_do_not_overflow(bits, name, sign):
+    """Every product at its limit for as many rows as are summed in 32 bits, and one more."""
+    rows = max(DEPTH[bits], 2**31 // LIMITS[bits] ** 2 if name == "mkl" else 0, 1100) + 1
+    Z = np.full((min(rows, 9000), 5), LIMITS[bits])
+    Z[:, 1::2] *= sign
+    assert np.array_equal(gram(proven_products(bits)[name], Z), Z.T @ Z)
+
+
+@pytest.mark.parametrize(("bits", "name"), CASES)
+@settings(max_examples=12, deadline=None)
+@given(n=st.integers(1, 700), size=st.integers(1, 2 * PANEL + 30), threads=st.integers(1, 2), seed=st.integers(0, 99))
+def test_same_integers_as_int64_arithmetic(bits, name, n, size, threads, seed):
+    Z = np.random.default_rng(seed).integers(-LIMITS[bits], LIMITS[bits] + 1, (n, size))
+    assert np.array_equal(gram(proven_products(bits)[name], Z, threads), Z.T @ Z)
+
+
+@pytest.mark.parametrize(("bits", "name"), CASES)
+def test_blocks_accumulate(bits, name):
+    Z = np.random.default_rng(1).integers(-LIMITS[bits], LIMITS[bits] + 1, (500, 40))
+    product, layout = proven_products(bits)[name], Layout(40)
+    totals = np.zeros(layout.length, np.int64)
+    for cut in (slice(0, 123), slice(123, 124), slice(124, 500)):
+        last = gram(product, Z[cut], totals=totals)
+    assert np.array_equal(last, Z.T @ Z)
+
+
+def test_totals_hold_the_promised_number_of_rows():
+    assert max(LIMITS.values()) ** 2 * MAX_ROWS < 2**63
+
+
+def test_float_products_are_close_and_accumulate_in_double():
+    Z = np.random.default_rng(2).standard_normal((3000, 50))
+    for precision, tolerance in (("float32", 1e-4), ("float64", 1e-11)):
+        product, layout = choose_product(precision, 1), Layout(50)
+        totals = np.zeros(layout.length)
+        with Threads(1) as pool:
+            product.add(Z.astype(product.dtype), layout, totals, pool)
+        assert np.abs(layout.columns(totals, 0, 50) - Z.T @ Z).max() < tolerance * 3000
+
+
+@given(st.integers(1, 3 * PANEL), st.data())
+@settings(max_examples=30, deadline=None)
+def test_columns_of_the_symmetric_matrix(size, data):
+    layout = Layout(size)
+    A = np.random.default_rng(0).integers(-9, 9, (size, size))
+    A = A + A.T
+    flat = np.empty(layout.length, np.int64)
+    for number, j0 in enumerate(layout.starts):
+        layout.panel(flat, number)[:] = A[j0 : j0 + layout.width(j0), j0:]
+    first = data.draw(st.integers(0, size - 1))
+    last = data.draw(st.integers(first + 1, size))
+    assert np.array_equal(layout.columns(flat, first, last), A[:, first:last])
+
+
+def test_a_product_that_saturates_is_not_proven(monkeypatch):
+    from streamrf import products
+
+    class Saturating(BlasProduct):
+        def add(self, Z, layout, totals, threads):
+            super().add(Z, layout, totals, threads)
+            np.clip(totals, -(2**22), 2**22, out=totals)
+
+    assert products.prove(BlasProduct(8), 8)
+    assert not products.prove(Saturating(8), 8)
+
+
+@pytest.mark.parametrize("bits", LIMITS)
+def test_scratch_memory_is_as_announced(bits):
+    import tracemalloc
+
+    layout, product = Layout(600), IntegerProduct(bits)
+    Z = np.ones((2048, 600), np.int16)
+    totals = np.zeros(layout.length, np.int64)
+    with Threads(1) as pool:
+        product.add(Z, layout, totals, pool)
+        tracemalloc.start()
+        product.add(Z, layout, totals, pool)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak <= product.work_bytes(layout, 1) * 1.05

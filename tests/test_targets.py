@@ -1,0 +1,100 @@
+"""Targets as digits: exact, and refused where they would not be."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrf.errors import DataError
+from streamrf.look import TargetScan, infer_task, settle_targets
+from streamrf.precision import make_precision
+from streamrf.targets import DIGITS, TargetCoding
+
+EXACT = [make_precision(name) for name in DIGITS]
+numbers = st.floats(-1e9, 1e9, allow_nan=False)
+
+
+def decoded(coding, y, precision):
+    columns = coding.encode(y, precision)
+    return coding.combine(columns, precision) + coding.offset
+
+
+@pytest.mark.parametrize("precision", EXACT, ids=lambda p: p.name)
+@given(low=numbers, width=st.floats(1e-6, 1e9), places=st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_digits_hold_the_target_to_the_step(precision, low, width, places):
+    high = low + width
+    if high == low:
+        return
+    coding = TargetCoding.regression(np.array([low]), np.array([high]))
+    y = low + np.array(places) * (high - low)
+    assert np.abs(decoded(coding, y, precision)[:, 0] - y).max() <= coding.step[0] + 1e-15 * np.abs(y).max()
+    digits = coding.encode(y, precision)
+    assert np.abs(digits).max() <= precision.scale
+
+
+@pytest.mark.parametrize("precision", EXACT, ids=lambda p: p.name)
+def test_whole_numbers_are_held_exactly(precision):
+    y = np.arange(3, 10)
+    coding = TargetCoding.regression(np.array([3.0]), np.array([9.0]))
+    assert np.array_equal(decoded(coding, y, precision)[:, 0], y)
+
+
+@pytest.mark.parametrize("precision", EXACT, ids=lambda p: p.name)
+def test_later_targets_have_head_room_but_not_without_end(precision):
+    coding = TargetCoding.regression(np.array([-1.0]), np.array([1.0]))
+    assert np.allclose(decoded(coding, np.array([30.0, -30.0]), precision)[:, 0], [30, -30])
+    with pytest.raises(DataError, match="outside 0 ±"):
+        coding.encode(np.array([0.0, 1e6]), precision)
+
+
+def test_two_classes_are_one_column_of_signs_and_more_are_one_hot():
+    two, three = TargetCoding.classification((0, 1)), TargetCoding.classification(("a", "b", "c"))
+    assert two.values(np.array([1, 0, 1])).tolist() == [[1], [-1], [1]]
+    assert three.values(np.array(["c", "a"])).tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_an_unknown_label_is_named():
+    coding = TargetCoding.classification(("cat", "dog"))
+    with pytest.raises(DataError, match="'cow' is not one of the 2 classes"):
+        coding.codes(np.array(["cat", "cow"]))
+
+
+@pytest.mark.parametrize(
+    ("y", "task"),
+    [
+        (np.array(["a", "b"]), "classification"),
+        (np.array([True, False]), "classification"),
+        (np.arange(10), "classification"),
+        (np.arange(60), "regression"),
+        (np.array([0.0, 1.0, 1.0]), "classification"),
+        (np.array([0.0, 0.5, 1.0]), "regression"),
+    ],
+)
+def test_the_task_is_inferred(y, task):
+    scan = TargetScan()
+    scan.update(y)
+    assert infer_task(scan, y.dtype.kind) == task
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "message"),
+    [
+        (np.ones(5), "regression", "constant"),
+        (np.array(["x", "x"]), "auto", "one class only"),
+        (np.array([1.0, np.nan]), "auto", "1 of 2 targets are missing"),
+        (np.array(["a", "b"]), "regression", "labels, not numbers"),
+        (np.arange(2000.0), "classification", "more than 1000 different labels"),
+    ],
+)
+def test_targets_that_cannot_be_learnt(y, task, message):
+    scan = TargetScan()
+    scan.update(y)
+    with pytest.raises(DataError, match=message):
+        settle_targets(scan, task, y.dtype.kind, "error")
+
+
+def test_coding_survives_the_file():
+    for coding in (TargetCoding.regression(np.zeros(2), np.ones(2)), TargetCoding.classification(("a", "b", "c"))):
+        again = TargetCoding.from_parts(*coding.to_parts())
+        assert again.classes == coding.classes
+        assert np.array_equal(again.step, coding.step)
