@@ -11,8 +11,7 @@ Kinds, for columns that are neither constant (they become 0) nor binary (0/1 col
 - ``pca``       as ``standard``, then rotated to the principal axes and divided by their deviations (columns left alone
                 stay outside the rotation); a kernel of one width on this is a non-isotropic kernel on the data.
 
-A value goes through the same float64 operations in the same order whatever block it comes in, no library function
-among them, and is rounded once at the end. NaN and infinities are screened out before.
+A value gets the same bits in whatever block it comes, on every machine. NaN and infinities are screened out before.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.scaling_kernels import rotate_rows, scale_rows
 from streamrf.sources.base import Block
 from streamrf.statistics.exact_sum import as_floats
 from streamrf.statistics.moments import Moments, MomentsState
@@ -37,8 +36,6 @@ EIGENVALUE_FLOOR = 1e-3  # of the mean eigenvalue: noise along a nearly empty ax
 HEAVY_KURTOSIS = 10.0  # a normal column has 3, an exponential one 9
 HEAVY_SPAN = 6.0  # the 99 % range over the quartile range: 3.8 for a normal column, 4.8 for an exponential one
 _SMALLEST_SPREAD = 1e-300  # below it 1 / spread is infinite
-_ONE_BITS, _ROOT_HALF_BITS = 0x3FF0000000000000, 0x3FE6A09E667F3BCD  # 1 and the root of 1/2 as float64
-_ROWS_AT_ONCE = 8  # share one reading of the rotation
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +69,14 @@ class Scaling:
             raise MismatchError(f"the scaling was fitted on {self.n_inputs} columns, and the data has shape {X.shape}")
         rotated = len(self.rotation) > 0
         out = np.empty(X.shape, dtype=np.float64 if rotated else dtype)
-        _scale_rows(
+        scale_rows(
             X, self.centre, self.factor, self.log_columns, self.log_rates,
             self.rank_columns, self.rank_offsets, self.knots, self.levels, out,
         )  # fmt: skip
         if not rotated:
             return out
         turned = np.empty(X.shape, dtype=dtype)
-        _rotate_rows(out, self.rotation, turned)
+        rotate_rows(out, self.rotation, turned)
         return turned
 
     def describe(self) -> str:
@@ -145,95 +142,6 @@ def _check_fit(s: Scaling) -> None:
 
 def _are_columns(columns: np.ndarray, d: int) -> bool:
     return bool(((columns >= 0) & (columns < d)).all() and (np.diff(columns) > 0).all())
-
-
-# -- the kernels
-
-
-@njit(cache=True, nogil=True)
-def _log1p(v: float) -> float:
-    """log(1 + v) for v >= 0 to 1e-15, by plain arithmetic: a library's logarithm differs between machines."""
-    v = min(v, 1e300)
-    y = 1.0 + v
-    bits = np.float64(y).view(np.int64) + (_ONE_BITS - _ROOT_HALF_BITS)
-    power = (bits >> 52) - 1023  # y is 2^power times m, and m lies between the roots of 1/2 and of 2
-    m = np.int64((bits & 0xFFFFFFFFFFFFF) + _ROOT_HALF_BITS).view(np.float64)
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    series = 1.0 / 17.0
-    series = series * z + 1.0 / 15.0
-    series = series * z + 1.0 / 13.0
-    series = series * z + 1.0 / 11.0
-    series = series * z + 1.0 / 9.0
-    series = series * z + 1.0 / 7.0
-    series = series * z + 1.0 / 5.0
-    series = series * z + 1.0 / 3.0
-    series = series * z + 1.0
-    lost = v - (y - 1.0)  # what 1 + v rounded away
-    return power * 0.6931471805599453 + (2.0 * s * series + lost / y)
-
-
-@njit(cache=True, nogil=True)
-def _signed_log(x: float, rate: float) -> float:
-    size = _log1p(abs(x) * rate)
-    return -size if x < 0.0 else size
-
-
-@njit(cache=True, nogil=True)
-def _rank(x: float, knots: np.ndarray, levels: np.ndarray, first: int, end: int) -> float:
-    """The level of x on the line through the knots first..end-1, held at both ends."""
-    x = min(max(x, knots[first]), knots[end - 1])
-    left = end - 1 - first
-    while left > 1:  # as many steps for every value of a column, and no branch to guess wrong
-        half = left >> 1
-        first += half * np.int64(knots[first + half] <= x)
-        left -= half
-    last = min(first + 1, end - 1)
-    gap = knots[last] - knots[first]
-    share = (x - knots[first]) / (gap if gap > 0.0 else 1.0)
-    return levels[first] + share * (levels[last] - levels[first])
-
-
-@njit(cache=True, nogil=True)
-def _scale_rows(
-    X: np.ndarray,
-    centre: np.ndarray,
-    factor: np.ndarray,
-    log_columns: np.ndarray,
-    log_rates: np.ndarray,
-    rank_columns: np.ndarray,
-    rank_offsets: np.ndarray,
-    knots: np.ndarray,
-    levels: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    for i in range(X.shape[0]):
-        for j in range(X.shape[1]):  # also the columns that are then done otherwise: it keeps this loop in SIMD
-            out[i, j] = (np.float64(X[i, j]) - centre[j]) * factor[j]
-        for k in range(len(log_columns)):
-            j = log_columns[k]
-            out[i, j] = (_signed_log(np.float64(X[i, j]), log_rates[k]) - centre[j]) * factor[j]
-        for k in range(len(rank_columns)):
-            j = rank_columns[k]
-            out[i, j] = _rank(np.float64(X[i, j]), knots, levels, rank_offsets[k], rank_offsets[k + 1])
-
-
-@njit(cache=True, nogil=True)
-def _rotate_rows(Z: np.ndarray, rotation: np.ndarray, out: np.ndarray) -> None:
-    """Z @ rotation with every sum in the order of the columns of Z."""
-    d = Z.shape[1]
-    sums = np.empty((_ROWS_AT_ONCE, d))
-    for start in range(0, Z.shape[0], _ROWS_AT_ONCE):
-        rows = min(_ROWS_AT_ONCE, Z.shape[0] - start)
-        sums[:] = 0.0
-        for j in range(d):
-            for r in range(rows):
-                z = Z[start + r, j]
-                for k in range(d):
-                    sums[r, k] += z * rotation[j, k]
-        for r in range(rows):
-            for k in range(d):
-                out[start + r, k] = sums[r, k]
 
 
 # -- fitting
