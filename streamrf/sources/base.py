@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+LABEL_BYTES = 64  # a guess at a string label, for memory only
+
 
 class Span(NamedTuple):
     """Rows ``start <= row < stop`` of a source."""
@@ -21,10 +23,15 @@ class Span(NamedTuple):
 
 @dataclass
 class Block:
-    """Rows read from a source. ``index`` numbers each row in the whole source; it survives any filtering of rows."""
+    """Rows read from a source. ``index`` numbers each row in the whole source; it survives any filtering of rows.
+
+    A block may share memory with the arrays it was read from: it is for reading, not for writing into.
+    """
 
     X: np.ndarray  # (n, d), in the numeric type it is stored in
-    y: np.ndarray | None  # (n,) or (n, k); strings, integers, booleans or floats as stored
+    y: (
+        np.ndarray | None
+    )  # (n,) or (n, k > 1); integers, booleans or floats as stored; strings as "U", None where missing
     index: np.ndarray  # (n,) int64
 
     def __len__(self) -> int:
@@ -41,8 +48,8 @@ class Source(ABC):
     n_rows: int
     n_features: int
     n_outputs: int  # columns of y; 0 where there is no target
-    x_dtype: np.dtype  # what ``read`` gives for X
-    y_dtype: np.dtype | None
+    x_dtype: np.dtype  # what ``read`` gives for X: a native boolean, integer or float of 16, 32 or 64 bits
+    y_dtype: np.dtype | None  # likewise; np.dtype("U") for strings of whatever width
     feature_names: tuple[str, ...] | None
 
     @property
@@ -65,6 +72,11 @@ class Source(ABC):
     def read_bytes(self, span: Span) -> int:
         """Memory that reading this span needs at its peak: what is decoded and what is handed over."""
 
+    def block_bytes(self, span: Span) -> int:
+        """Memory of the block alone, once it is handed over: X, y and the row numbers."""
+        y_bytes = 0 if self.y_dtype is None else self.n_outputs * (self.y_dtype.itemsize or LABEL_BYTES)
+        return len(span) * (self.n_features * self.x_dtype.itemsize + y_bytes + 8)
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Hex digest of what the data is, not of where it lies: shape, types, names, first and last rows."""
@@ -80,3 +92,7 @@ class Source(ABC):
     def has_partial_reads(self) -> bool:
         """Whether a span smaller than a chunk can be read without decoding the whole chunk."""
         return False
+
+    def shards(self) -> tuple[Span, ...]:
+        """The rows of each part this source was put together from; a source that is not a list has one part."""
+        return (Span(0, self.n_rows),)
