@@ -69,7 +69,10 @@ def epsilon_uniform(D: int, delta: float, d: int, diameter: float, sigma: float)
 
 
 def features_pointwise(epsilon: float, delta: float) -> int:
-    """The smallest D for which the error at one pair of points is below epsilon, but for delta (Hoeffding)."""
+    """The smallest D for which the error at one pair of points is below epsilon, but for delta (Hoeffding).
+
+    The exponent is D epsilon^2 / 8: a product of two features is in [-2, 2]. The paper prints 4.
+    """
     _check(epsilon, delta)
     return max(1, math.ceil(8.0 * math.log(2.0 / delta) / epsilon**2))
 

@@ -19,9 +19,9 @@ _FINEST = 4096
 
 def gap_variances(coordinates: int, variances: np.ndarray | None, length_scale: float) -> np.ndarray:
     """g_j of each coordinate: from the variances of the rows, or the same for all where they are not known."""
-    if variances is None:
-        return np.full(coordinates, TYPICAL_SPREAD / coordinates)
     spread = np.full(coordinates, TYPICAL_SPREAD / coordinates)
+    if variances is None or not np.any(variances):
+        return spread
     spread[coordinates - len(variances) :] = 2.0 * variances / length_scale**2
     return spread * min(1.0, LARGEST_SPREAD / spread.sum())
 

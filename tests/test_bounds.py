@@ -1,0 +1,88 @@
+"""Error bounds: inverses of each other, right by their formula, and true of measured errors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrf import bounds
+from streamrf.errors import InputError
+from streamrf.kernels import make_kernel
+from streamrf.maps.frequencies import draw, draw_phases
+
+CASES = {"epsilon": st.floats(0.01, 1.0), "delta": st.floats(1e-6, 0.5)}
+
+
+@given(**CASES, d=st.integers(1, 1000), diameter=st.floats(0.1, 1e3), sigma=st.floats(0.1, 1e3))
+def test_claim_1_holds_at_the_smallest_number_and_not_below(
+    epsilon: float, delta: float, d: int, diameter: float, sigma: float
+) -> None:
+    D = bounds.features_uniform(epsilon, delta, d, diameter, sigma)
+
+    def failure(D: int) -> float:
+        return 2**8 * (sigma * diameter / epsilon) ** 2 * math.exp(-D * epsilon**2 / (4 * (d + 2)))
+
+    assert failure(D) <= delta * (1 + 1e-9)
+    assert D == 1 or failure(D - 1) > delta * (1 - 1e-9)
+
+
+@given(**CASES, d=st.integers(1, 1000), diameter=st.floats(0.1, 1e3), sigma=st.floats(0.1, 1e3))
+def test_claim_1_inverts(epsilon: float, delta: float, d: int, diameter: float, sigma: float) -> None:
+    D = bounds.features_uniform(epsilon, delta, d, diameter, sigma)
+    allowed = bounds.epsilon_uniform(D, delta, d, diameter, sigma)
+    assert allowed <= epsilon * (1 + 1e-9)
+    assert bounds.features_uniform(allowed * (1 + 1e-9), delta, d, diameter, sigma) <= D
+
+
+@given(**CASES)
+def test_hoeffding_inverts(epsilon: float, delta: float) -> None:
+    D = bounds.features_pointwise(epsilon, delta)
+    assert 2 * math.exp(-D * epsilon**2 / 8) <= delta * (1 + 1e-9)
+    assert bounds.epsilon_pointwise(D, delta) <= epsilon * (1 + 1e-9)
+    assert bounds.features_pointwise(bounds.epsilon_pointwise(D, delta) * (1 + 1e-9), delta) <= D
+
+
+def test_measured_errors_stay_below_both_bounds() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (40, 3))
+    kernel, D = make_kernel("gaussian"), 800
+    worst = []
+    for seed in range(20):
+        W, b = draw("mc", kernel, D, 3, seed).dense(), draw_phases(D, seed)
+        Z = np.sqrt(2 / D) * np.cos(X @ W.T + b)
+        worst.append(np.abs(Z @ Z.T - kernel(X)).max())
+    assert max(worst) < bounds.epsilon_uniform(D, 0.05, 3, 2 * math.sqrt(3), math.sqrt(kernel.second_moment(3)))
+    assert np.median(worst) < bounds.epsilon_pointwise(D, 0.05)
+
+
+def test_points_that_are_all_the_same_need_nothing() -> None:
+    assert bounds.features_uniform(0.1, 0.1, 5, 0.0, 1.0) == 1
+    assert bounds.epsilon_uniform(10, 0.1, 5, 0.0, 1.0) == 0.0
+
+
+def test_kernels_without_a_second_moment_get_hoeffding_and_a_note() -> None:
+    heavy = bounds.required_features(make_kernel("laplacian"), 5, 10.0, 0.1)
+    assert not heavy.uniform
+    assert bounds.features_pointwise(0.1, 0.05) == heavy.D
+    assert "laplacian kernel has no second moment" in heavy.note
+    light = bounds.required_features(make_kernel("gaussian", length_scale=2.0), 5, 10.0, 0.1)
+    assert light.uniform
+    assert bounds.features_uniform(0.1, 0.05, 5, 10.0, math.sqrt(5) / 2) == light.D
+    assert light.D > heavy.D
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.1), (-1.0, 0.1), (math.nan, 0.1), (0.1, 0.0), (0.1, 1.0)])
+def test_numbers_that_cannot_be_right(epsilon: float, delta: float) -> None:
+    with pytest.raises(InputError, match=r"epsilon must be|delta is a probability"):
+        bounds.features_pointwise(epsilon, delta)
+
+
+def test_claim_1_refuses_an_infinite_second_moment() -> None:
+    with pytest.raises(InputError, match="use features_pointwise"):
+        bounds.features_uniform(0.1, 0.1, 5, 1.0, math.inf)
+    with pytest.raises(InputError, match="use epsilon_pointwise"):
+        bounds.epsilon_uniform(100, 0.1, 5, 1.0, math.inf)
