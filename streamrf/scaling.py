@@ -17,25 +17,25 @@ A value gets the same bits in whatever block it comes, on every machine. NaN and
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
-from streamrf.scaling_kernels import rotate_rows, scale_rows
-from streamrf.sources.base import Block
+from streamrf.scaling_kernels import rotate_rows, shift_and_stretch, take_logs, take_ranks
 from streamrf.statistics.exact_sum import as_floats
-from streamrf.statistics.moments import Moments, MomentsState
-from streamrf.threads import Threads
+from streamrf.statistics.moments import MomentsState, moments_of
 
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
 BINARY_POLICIES = ("keep", "scale")
 
 KNOTS = 200
-EIGENVALUE_FLOOR = 1e-3  # of the mean eigenvalue: noise along a nearly empty axis is blown up 32-fold at most
+EIGENVALUE_FLOOR = 1e-3  # where their mean is 1: noise along a nearly empty axis is blown up 32-fold at most
 HEAVY_KURTOSIS = 10.0  # a normal column has 3, an exponential one 9
 HEAVY_SPAN = 6.0  # the 99 % range over the quartile range: 3.8 for a normal column, 4.8 for an exponential one
 _SMALLEST_SPREAD = 1e-300  # below it 1 / spread is infinite
+_SLAB = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +69,24 @@ class Scaling:
             raise MismatchError(f"the scaling was fitted on {self.n_inputs} columns, and the data has shape {X.shape}")
         rotated = len(self.rotation) > 0
         out = np.empty(X.shape, dtype=np.float64 if rotated else dtype)
-        scale_rows(
-            X, self.centre, self.factor, self.log_columns, self.log_rates,
-            self.rank_columns, self.rank_offsets, self.knots, self.levels, out,
-        )  # fmt: skip
-        if not rotated:
-            return out
-        turned = np.empty(X.shape, dtype=dtype)
-        rotate_rows(out, self.rotation, turned)
-        return turned
+        shift_and_stretch(X, self.centre, self.factor, out)
+        self._take_logs(X, out)
+        self._take_ranks(X, out)
+        if rotated:
+            rotate_rows(out, self.rotation)
+        return out.astype(dtype, copy=False)
+
+    def _take_logs(self, X: np.ndarray, out: np.ndarray) -> None:
+        if len(self.log_columns):
+            values = _gather(X, self.log_columns)
+            take_logs(values, self.log_rates, self.centre[self.log_columns], self.factor[self.log_columns])
+            out[:, self.log_columns] = values.T
+
+    def _take_ranks(self, X: np.ndarray, out: np.ndarray) -> None:
+        if len(self.rank_columns):
+            values = _gather(X, self.rank_columns)
+            take_ranks(values, self.rank_offsets, self.knots, self.levels)
+            out[:, self.rank_columns] = values.T
 
     def describe(self) -> str:
         """One line for people."""
@@ -87,7 +96,7 @@ class Scaling:
         left = int(((self.centre == 0) & (self.factor == 1)).sum()) - len(self.rank_columns)
         constant = int((self.factor == 0).sum())
         if left and self.kind != "none":
-            parts.append(f"{left} binary left alone")
+            parts.append(f"{left} left alone")
         if constant:
             parts.append(f"{constant} constant")
         return ", ".join(parts)
@@ -99,6 +108,8 @@ class Scaling:
     @classmethod
     def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Scaling:
         """The scaling of ``to_parts``; anything that does not fit together is a FileFormatError."""
+        if not isinstance(document, dict):
+            raise FileFormatError(f"damaged scaling: {document!r} does not describe one")
         kind, binary = document.get("kind"), document.get("binary")
         if kind not in SCALINGS or binary not in BINARY_POLICIES:
             raise FileFormatError(f"damaged scaling: there is no scaling {kind!r} with binary columns {binary!r}")
@@ -106,6 +117,13 @@ class Scaling:
         scaling = cls(kind, binary, **found)
         _check_fit(scaling)
         return scaling
+
+
+def _gather(X: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Copies of columns as rows (k, n) of float64: curves are compiled for this one type and layout."""
+    values = np.empty((len(columns), len(X)))
+    values[:] = X[:, columns].T
+    return values
 
 
 _TYPES = {field.name: np.int64 if field.name.endswith(("columns", "offsets")) else np.float64
@@ -157,19 +175,10 @@ def fit_scaling(kind: str, sample: np.ndarray, *, moments: MomentsState | None =
     sample = as_floats(sample)
     if sample.ndim != 2 or len(sample) == 0:
         raise DataError(f"a scaling needs at least 1 row of a table to be fitted; the sample has shape {sample.shape}")
-    moments = moments or moments_of(sample)
+    moments = moments_of(sample) if moments is None else moments
     if len(moments.minimum) != sample.shape[1]:
         raise MismatchError(f"moments of {len(moments.minimum)} columns for a sample of {sample.shape[1]}")
     return _FITS[kind](_Fit(kind, binary, sample, moments))
-
-
-def moments_of(sample: np.ndarray) -> MomentsState:
-    """The exact moments of an array in memory."""
-    statistic = Moments(sample.shape[1])
-    state = statistic.zero()
-    with Threads(1) as threads:
-        statistic.update(state, Block(sample, None, np.arange(len(sample))), threads)
-    return state
 
 
 @dataclass
@@ -181,11 +190,11 @@ class _Fit:
     sample: np.ndarray
     moments: MomentsState
 
-    @property
+    @cached_property
     def constant(self) -> np.ndarray:
         return self.moments.std < _SMALLEST_SPREAD
 
-    @property
+    @cached_property
     def free(self) -> np.ndarray:
         """Columns that are neither constant nor binary and to be left alone."""
         kept = self.moments.binary if self.binary == "keep" else np.zeros_like(self.moments.binary)
@@ -222,14 +231,18 @@ def _fit_minmax(fit: _Fit) -> Scaling:
 def _fit_log(fit: _Fit) -> Scaling:
     """Mean and deviation of the logs are those of the sample: a pass over all rows sums the values as they are."""
     columns = np.flatnonzero(heavy_tailed(fit.sample) & fit.free)
-    rates = 1.0 / np.array([_magnitude(fit.sample[:, j]) for j in columns])
+    rates = np.array([1.0 / _magnitude(fit.sample[:, j]) for j in columns], dtype=np.float64)
     centre, spread = fit.moments.mean, fit.moments.std
-    plain = _fit_none(fit)
-    logs = replace(plain, log_columns=columns, log_rates=rates).transform(fit.sample, np.float64)[:, columns]
-    if len(columns):
-        of_logs = moments_of(logs)
-        centre[columns], spread[columns] = of_logs.mean, of_logs.std
+    for j, rate in zip(columns, rates, strict=True):
+        logs = moments_of(_logs(fit.sample[:, j], rate))
+        centre[j], spread[j] = logs.mean[0], logs.std[0]
     return fit.scaling(centre, spread, log_columns=columns, log_rates=rates)
+
+
+def _logs(column: np.ndarray, rate: float) -> np.ndarray:
+    """One column (n, 1) after the signed log, by the kernel that will do it to all rows."""
+    curve = _no_curves() | {"log_columns": np.zeros(1, np.int64), "log_rates": np.array([rate])}
+    return Scaling("log", "keep", np.zeros(1), np.ones(1), **curve).transform(column[:, None], np.float64)
 
 
 def _fit_quantile(fit: _Fit) -> Scaling:
@@ -249,10 +262,9 @@ def _fit_quantile(fit: _Fit) -> Scaling:
 
 def _fit_pca(fit: _Fit) -> Scaling:
     standard = _fit_standard(fit)
-    Z = standard.transform(fit.sample, np.float64)
-    rotation = np.diag(standard.factor != 0).astype(np.float64)
     free = np.flatnonzero(fit.free)
-    rotation[np.ix_(free, free)] = _whitening(Z[:, free])
+    rotation = np.diag((standard.factor != 0).astype(np.float64))
+    rotation[np.ix_(free, free)] = _whitening(_covariance(standard, fit.sample)[np.ix_(free, free)])
     return replace(standard, rotation=rotation)
 
 
@@ -268,18 +280,23 @@ _FITS = {
 
 def heavy_tailed(sample: np.ndarray) -> np.ndarray:
     """Which columns a signed log would tame: kurtosis above 10, or a 99 % range above 6 quartile ranges."""
-    sample = np.asarray(sample, dtype=np.float64)
-    low, first, third, high = np.quantile(sample, [0.005, 0.25, 0.75, 0.995], axis=0)
-    centred = sample - sample.mean(axis=0)
-    largest = np.abs(centred).max(axis=0)
-    centred /= np.where(largest > 0, largest, 1.0)  # fourth powers of the values themselves may overflow
-    squares = centred * centred
-    peaked = (squares * squares).mean(axis=0) > HEAVY_KURTOSIS * squares.mean(axis=0) ** 2
-    return (peaked | (high - low > HEAVY_SPAN * (third - first))) & ~_is_binary(sample)
+    return np.array([_is_heavy(column.astype(np.float64)) for column in np.asarray(sample).T], dtype=bool)
 
 
-def _is_binary(sample: np.ndarray) -> np.ndarray:
-    return ((sample == 0) | (sample == 1)).all(axis=0)
+def _is_heavy(column: np.ndarray) -> bool:
+    low, first, third, high = np.quantile(column, [0.005, 0.25, 0.75, 0.995])
+    if ((column == 0) | (column == 1)).all():
+        return False
+    return bool(high - low > HEAVY_SPAN * (third - first)) or _kurtosis(column) > HEAVY_KURTOSIS
+
+
+def _kurtosis(column: np.ndarray) -> float:
+    centred = column - column.mean()
+    largest = np.abs(centred).max()
+    if largest == 0.0:
+        return 0.0
+    squares = (centred / largest) ** 2  # fourth powers of the values themselves may overflow
+    return float((squares * squares).mean() / squares.mean() ** 2)
 
 
 def _magnitude(column: np.ndarray) -> float:
@@ -302,11 +319,24 @@ def _rank_curve(column: np.ndarray, minimum: float, maximum: float) -> tuple[np.
     return knots, (ranks - 0.5) * np.sqrt(12.0)
 
 
-def _whitening(Z: np.ndarray) -> np.ndarray:
-    """Axes of the sample in columns, each divided by its deviation, of one sign whichever LAPACK found them."""
-    centred = Z - Z.mean(axis=0)
-    values, axes = np.linalg.eigh(centred.T @ centred / len(Z))
+def _covariance(scaling: Scaling, sample: np.ndarray) -> np.ndarray:
+    """Of the scaled sample, in slabs: the sample may be as large as memory allows."""
+    d = scaling.n_inputs
+    total, products = np.zeros(d), np.zeros((d, d))
+    for start in range(0, len(sample), _SLAB):
+        Z = scaling.transform(sample[start : start + _SLAB], np.float64)
+        total += Z.sum(axis=0)
+        products += Z.T @ Z
+    mean = total / len(sample)
+    return products / len(sample) - np.outer(mean, mean)
+
+
+def _whitening(covariance: np.ndarray) -> np.ndarray:
+    """Axes in columns, widest first, each divided by its deviation, of one sign whichever LAPACK found them."""
+    if len(covariance) == 0:
+        return covariance
+    values, axes = np.linalg.eigh(covariance)
     values, axes = values[::-1], axes[:, ::-1]
     largest = np.argmax(np.abs(axes), axis=0)
     axes = axes * np.sign(axes[largest, np.arange(len(values))])
-    return axes / np.sqrt(np.maximum(values, EIGENVALUE_FLOOR * values.mean()))
+    return axes / np.sqrt(np.maximum(values, EIGENVALUE_FLOOR))

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 _ONE_BITS, _ROOT_HALF_BITS = 0x3FF0000000000000, 0x3FE6A09E667F3BCD  # 1 and the root of 1/2 as float64
-_TILE = 128  # rows whose curves are followed in step
+_TILE = 128  # values that are bisected in step
 _ROWS_AT_ONCE = 8  # share one reading of the rotation
 
 
@@ -46,7 +46,7 @@ def _signed_log(x: float, rate: float) -> float:
 @njit(cache=True, nogil=True)
 def _find(values: np.ndarray, knots: np.ndarray, places: np.ndarray) -> None:
     """For each value the last knot but one, or an earlier one, that is not above it (the first where all are)."""
-    places[:] = 0
+    places.fill(0)
     left = len(knots) - 1
     while left > 1:  # bisection of all values in step: it runs in SIMD, and has no branch to guess wrong
         half = left >> 1
@@ -66,51 +66,42 @@ def _level(x: float, knots: np.ndarray, levels: np.ndarray, place: int) -> float
 
 
 @njit(cache=True, nogil=True)
-def scale_rows(
-    X: np.ndarray,
-    centre: np.ndarray,
-    factor: np.ndarray,
-    log_columns: np.ndarray,
-    log_rates: np.ndarray,
-    rank_columns: np.ndarray,
-    rank_offsets: np.ndarray,
-    knots: np.ndarray,
-    levels: np.ndarray,
-    out: np.ndarray,
-) -> None:
+def shift_and_stretch(X: np.ndarray, centre: np.ndarray, factor: np.ndarray, out: np.ndarray) -> None:
+    """``(X - centre) * factor``, column by column; small, as it is compiled for every type and layout of X."""
     for i in range(X.shape[0]):
-        for j in range(X.shape[1]):  # also columns that are then done otherwise: it keeps this loop in SIMD
+        for j in range(X.shape[1]):
             out[i, j] = (np.float64(X[i, j]) - centre[j]) * factor[j]
-    values, places = np.empty(_TILE), np.empty(_TILE, np.int64)
-    for start in range(0, X.shape[0], _TILE):
-        n = min(_TILE, X.shape[0] - start)
-        for k in range(len(log_columns)):
-            j = log_columns[k]
-            for r in range(n):
-                values[r] = X[start + r, j]
-            for r in range(n):
-                values[r] = (_signed_log(values[r], log_rates[k]) - centre[j]) * factor[j]
-            for r in range(n):
-                out[start + r, j] = values[r]
-        for k in range(len(rank_columns)):
-            j = rank_columns[k]
-            own_knots = knots[rank_offsets[k] : rank_offsets[k + 1]]
-            own_levels = levels[rank_offsets[k] : rank_offsets[k + 1]]
-            for r in range(n):
-                values[r] = X[start + r, j]
-            _find(values[:n], own_knots, places)
-            for r in range(n):
-                out[start + r, j] = _level(values[r], own_knots, own_levels, places[r])
 
 
 @njit(cache=True, nogil=True)
-def rotate_rows(Z: np.ndarray, rotation: np.ndarray, out: np.ndarray) -> None:
-    """Z @ rotation with every sum in the order of the columns of Z."""
+def take_logs(columns: np.ndarray, rates: np.ndarray, centre: np.ndarray, factor: np.ndarray) -> None:
+    """Signed logs of columns (k, n), shifted and stretched, in place."""
+    for k in range(len(rates)):
+        for i in range(columns.shape[1]):
+            columns[k, i] = (_signed_log(columns[k, i], rates[k]) - centre[k]) * factor[k]
+
+
+@njit(cache=True, nogil=True)
+def take_ranks(columns: np.ndarray, offsets: np.ndarray, knots: np.ndarray, levels: np.ndarray) -> None:
+    """Levels of columns (k, n) on their curves, in place; the knots of column k are offsets[k]..offsets[k + 1]."""
+    places = np.empty(_TILE, np.int64)
+    for k in range(columns.shape[0]):
+        own_knots, own_levels = knots[offsets[k] : offsets[k + 1]], levels[offsets[k] : offsets[k + 1]]
+        for start in range(0, columns.shape[1], _TILE):
+            tile = columns[k, start : start + _TILE]
+            _find(tile, own_knots, places)
+            for r in range(len(tile)):
+                tile[r] = _level(tile[r], own_knots, own_levels, places[r])
+
+
+@njit(cache=True, nogil=True)
+def rotate_rows(Z: np.ndarray, rotation: np.ndarray) -> None:
+    """Z @ rotation in place, with every sum in the order of the columns of Z."""
     d = Z.shape[1]
     sums = np.empty((_ROWS_AT_ONCE, d))
     for start in range(0, Z.shape[0], _ROWS_AT_ONCE):
         rows = min(_ROWS_AT_ONCE, Z.shape[0] - start)
-        sums[:] = 0.0
+        sums.fill(0.0)
         for j in range(d):
             for r in range(rows):
                 z = Z[start + r, j]
@@ -118,4 +109,4 @@ def rotate_rows(Z: np.ndarray, rotation: np.ndarray, out: np.ndarray) -> None:
                     sums[r, k] += z * rotation[j, k]
         for r in range(rows):
             for k in range(d):
-                out[start + r, k] = sums[r, k]
+                Z[start + r, k] = sums[r, k]

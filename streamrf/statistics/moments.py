@@ -159,6 +159,14 @@ class Moments(Statistic[MomentsState]):
         return MomentsState(ColumnSums(int(rows[0]), sums, squares), minimum, maximum, binary)
 
 
+def moments_of(X: np.ndarray) -> MomentsState:
+    """The moments of an array in memory."""
+    state = Moments(X.shape[1]).zero()
+    if len(X):
+        _add_rows(state, X)
+    return state
+
+
 def _add_rows(state: MomentsState, X: np.ndarray) -> None:
     """Add at least one row to a state of none."""
     X = exact_sum.as_floats(X)
