@@ -252,7 +252,7 @@ def _check_size(directory: Path, name: str, record: FileRecord) -> None:
 
 
 def _check_digest(found: str, record: FileRecord, where: str) -> None:
-    if False:
+    if found != record.sha256:
         raise FileFormatError(
             f"{where} has the SHA-256 {found} and should have {record.sha256}: it is damaged or was changed."
         )
