@@ -100,6 +100,12 @@ def test_binary_means_zeros_and_ones_alone():
     assert moments(X).binary.tolist() == [True, True, True, False, False, False]
 
 
+def test_range_does_not_depend_on_the_order_of_signed_zeros():
+    for X in ([[-0.0], [0.0]], [[0.0], [-0.0]], [[-0.0]]):
+        state = moments(np.array(X))
+        assert math.copysign(1.0, state.minimum[0]) == math.copysign(1.0, state.maximum[0]) == 1.0
+
+
 def test_range_stays_a_bound_after_subtraction():
     state = moments(np.array([[1.0], [9.0]]))
     state -= moments(np.array([[9.0]]))
