@@ -10,6 +10,8 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
 from s3_server import s3_bucket
@@ -308,6 +310,50 @@ class TestAddresses:
         write_parquet(odd, make_X(), make_y("int"), 40)
         assert not locations_module.is_pattern(str(odd))
         assert open_source(str(odd), target="y0").n_rows == ROWS
+
+
+MEASURE = """
+import sys, threading, time
+import psutil
+from streamrf.sources import Span, open_source
+process, most, reading = psutil.Process(), 0, True
+def watch():
+    global most
+    while reading:
+        most = max(most, process.memory_info().rss)
+        time.sleep(0.0005)
+source = open_source(sys.argv[1])
+source.read_targets(Span(0, 1))
+before = process.memory_info().rss
+watcher = threading.Thread(target=watch)
+watcher.start()
+block = source.read(source.chunks()[-1])
+reading = False
+watcher.join()
+print(most - before, source.read_bytes(source.chunks()[-1]), source.block_bytes(source.chunks()[-1]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory means other things elsewhere")
+@pytest.mark.parametrize("form", ["zarr", "parquet", "npy"])
+def test_reading_needs_no_more_memory_than_it_says(tmp_path: Path, form: str) -> None:
+    X = np.random.default_rng(0).normal(size=(240_000, 30)).astype("f4")
+    y = np.arange(len(X)) % 7
+    if form == "zarr":
+        write_zarr(str(tmp_path / "t"), X, y, 120_000)
+    elif form == "parquet":
+        names = {f"x{j}": X[:, j] for j in range(30)}
+        pq.write_table(pa.table({**names, "y": y}), tmp_path / "t", row_group_size=120_000)
+    else:
+        (tmp_path / "t").mkdir()
+        np.save(tmp_path / "t" / "X.npy", X)
+        np.save(tmp_path / "t" / "y.npy", y)
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "t")]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    measured, promised, block = map(int, output.split())
+    slack = 12 << 20  # code and thread stacks that come with the first read
+    assert block <= measured + slack
+    assert measured <= promised + slack
 
 
 def test_importing_sources_imports_no_storage_library() -> None:

@@ -82,7 +82,7 @@ class ParquetSource(Table):
         return X, as_targets(y, y_dtype, f"the target of {self.location}")
 
     def read_bytes(self, span: Span) -> int:
-        """What is handed over, one row group's columns as stored, and a decoded batch."""
+        """What is handed over, the pages of one row group at a time, and two decoded batches."""
         text = self.y_dtype is not None and self.y_dtype.kind == "U"
         row = self.n_features * self.x_dtype.itemsize + self.n_outputs * (TEXT_BYTES if text else 16) + 8
         touched = self._files.touched(span)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamrf.errors import DataError
@@ -15,8 +16,9 @@ from streamrf.sources.base import Span
 from streamrf.sources.failures import reading
 from streamrf.sources.locations import filesystem, is_url
 
-BATCH_BYTES = 16 << 20  # decoded at a time; more is hardly faster
-PAGE_BYTES = 2 << 20  # more than the page of any common writer
+BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
+PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary
+BUFFER_BYTES = 1 << 17
 FOOTER_READERS = 8
 
 
@@ -47,7 +49,8 @@ class ParquetFiles:
         """A reader of its own for each use: they are not safe to share between threads."""
         remote = self._fs is not None
         source = self._fs.open(self._fs._strip_protocol(path), "rb", cache_type="none") if self._fs else path
-        file = pq.ParquetFile(source, metadata=footer, pre_buffer=remote)
+        # From a disk, page by page; from afar, a row group's columns in few requests.
+        file = pq.ParquetFile(source, metadata=footer, pre_buffer=remote, buffer_size=0 if remote else BUFFER_BYTES)
         try:
             yield file
         finally:
@@ -70,6 +73,7 @@ class ParquetFiles:
         """Decoded batches of these columns, each with the rows of the span it holds, counted from the span's start."""
         for group in self.touched(span):
             yield from self._group_batches(group, span, names, batch_rows)
+            pa.default_memory_pool().release_unused()  # else it keeps the pages, several times a block's size
 
     def _group_batches(
         self, group: RowGroup, span: Span, names: list[str], batch_rows: int
@@ -97,9 +101,10 @@ class ParquetFiles:
         return found
 
     def stored_bytes(self, group: RowGroup, names: Collection[str]) -> int:
-        """Memory for a row group's columns as stored, and for one page of each decompressed."""
-        chunks = (chunk for _, chunk in self._column_chunks(group, names))
-        return sum(c.total_compressed_size + min(c.total_uncompressed_size, PAGE_BYTES) for c in chunks)
+        """Memory to decode a row group's columns: the pages at hand, and from afar all of them as stored."""
+        chunks = [chunk for _, chunk in self._column_chunks(group, names)]
+        stored = sum(chunk.total_compressed_size for chunk in chunks) if self._fs else 0
+        return stored + sum(map(_page_bytes, chunks))
 
     def _column_chunks(self, group: RowGroup, names: Collection[str]) -> Iterator[tuple[str, Any]]:
         footer = self._footers[group.file]
@@ -108,6 +113,13 @@ class ParquetFiles:
             name = footer.schema.column(i).path
             if name in names:
                 yield name, metadata.column(i)
+
+
+def _page_bytes(column: Any) -> int:
+    """Measured: a page as stored and decompressed, and a dictionary in those two forms and decoded."""
+    if column.has_dictionary_page:
+        return 3 * min(column.total_uncompressed_size, 2 * PAGE_BYTES)
+    return 2 * min(column.total_uncompressed_size, PAGE_BYTES)
 
 
 def _may_hold_nulls(column: Any) -> bool:

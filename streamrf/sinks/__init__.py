@@ -1,0 +1,51 @@
+"""Where predictions go: written as they come, and either complete under their name or not there at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamrf.errors import InputError
+from streamrf.sinks.base import Sink
+
+ENDINGS = (".zarr", ".parquet", ".npy", ".csv")
+
+__all__ = ["ENDINGS", "Sink", "open_sink"]
+
+
+def open_sink(
+    path: str | os.PathLike[str],
+    n_rows: int,
+    columns: Sequence[tuple[str, np.dtype]],
+    *,
+    overwrite: bool = False,
+) -> Sink:
+    """The sink for an output path, by its ending; refuses at once what could not be finished."""
+    location = os.fspath(path)
+    return _kind(location)(location, n_rows, columns, overwrite=overwrite)
+
+
+def _kind(location: str) -> type[Sink]:
+    """Storage libraries are imported only for a sink of their kind."""
+    if "://" in location:
+        raise InputError(f"predictions are written to local disks only, not to {location}: write a file, then copy it")
+    ending = os.path.splitext(location.rstrip("/"))[1].lower()
+    if ending == ".zarr":
+        from streamrf.sinks.zarr import ZarrSink
+
+        return ZarrSink
+    if ending == ".parquet":
+        from streamrf.sinks.parquet import ParquetSink
+
+        return ParquetSink
+    if ending == ".csv":
+        from streamrf.sinks.csv import CsvSink
+
+        return CsvSink
+    if ending == ".npy":
+        from streamrf.sinks.npy import NpySink
+
+        return NpySink
+    raise InputError(f"the output's ending says its format: one of {', '.join(ENDINGS)}, not '{ending}' ({location})")
