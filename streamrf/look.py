@@ -38,7 +38,9 @@ class TargetScan:
             return
         if y.dtype.kind in "bifu":
             self._extremes(y.reshape(len(y), -1))
-        if y.ndim == 1 and self.distinct is not None:
+        if y.ndim > 1:  # several outputs are numbers
+            self.distinct = None
+        if self.distinct is not None:
             self.distinct.update(np.unique(y.astype(str) if y.dtype.kind == "O" else y).tolist())
             if len(self.distinct) > MAX_CLASSES:
                 self.distinct = None
@@ -85,7 +87,7 @@ def infer_task(scan: TargetScan, kind: str) -> str:
 
 def _classes(scan: TargetScan) -> TargetCoding:
     if scan.distinct is None:
-        raise DataError(f"more than {MAX_CLASSES} different labels: for numbers use --task regression")
+        raise DataError(f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use --task regression")
     if len(scan.distinct) < 2:
         only = next(iter(scan.distinct), None)
         raise DataError(f"one class only ({only!r}): a classifier needs at least two, check the target column")

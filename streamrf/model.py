@@ -62,10 +62,10 @@ class Model:
         return self._scorer.scores(self.scaling.transform(X, self.map.precision.inputs), threads)
 
     def codes(self, scores: np.ndarray) -> np.ndarray:
-        """Position of the predicted class."""
-        if scores.shape[1] == 1:
-            return (scores[:, 0] > 0).astype(np.int64)
-        return scores.argmax(axis=1)
+        """Position of the most probable class."""
+        if self.calibration is None:
+            raise InputError("this model predicts numbers: it has no classes")
+        return self.calibration.logits(scores).argmax(axis=1)
 
     def labels(self, codes: np.ndarray) -> np.ndarray:
         return np.asarray(self.coding.classes)[codes]

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
-import scipy.linalg as sla
 
 from streamrf.kernels import make_kernel, median_length_scale
-from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier, default_kind
+from streamrf.maps.fourier import FourierMap
+from streamrf.maps.frequencies import kind_of
+from streamrf.maps.scores import Scorer
 from streamrf.precision import PRECISIONS, make_precision
 from streamrf.recipe import AUTO, Recipe
 from streamrf.reporting import Reporter
-from streamrf.scaling import fit_scaling, heavy_tailed
+from streamrf.scaling import Scaling, fit_scaling, heavy_tailed
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.sources.base import Block
+from streamrf.statistics.gram import Gram
 from streamrf.targets import CLASSIFICATION, TargetCoding
 from streamrf.threads import Threads
 
@@ -31,7 +35,9 @@ KERNELS = ("gaussian", "laplacian", "matern32")
 DEFAULTS = {"scaling": "standard", "kernel": "gaussian", "bits": "12", "ridge": 1e-6}  # --pilot none
 TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a root mean square)
 VALIDATION = 0.25
-BLOCK = 2048  # rows whose features are alive at once
+SMALL_D, SMALL_ROWS, PILOT_D = 512, 8000, 2048
+FINALISTS = 3
+SEARCH_BITS = "12"
 
 
 @dataclass(frozen=True)
@@ -50,44 +56,38 @@ class Trial:
     seconds: float = 0.0
 
 
-@dataclass
-class Pilot:
-    """What was tried, and what was chosen."""
-
-    trials: list[Trial] = field(default_factory=list)
-    seconds: float = 0.0
-
-
 class PilotRun:
-    """Holds the sample, scaled once per scaling, and spends at most a budget of seconds."""
+    """Holds the sample and spends at most a budget of seconds. A trial is a small training run: the same sums, solver
+    and scores as the large one."""
 
     def __init__(
         self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, budget: float, reporter: Reporter
     ) -> None:
         self.recipe, self.coding, self.threads, self.reporter = recipe, coding, threads, reporter
-        self.X, self.Y = sample.X, coding.values(sample.y)  # type: ignore[arg-type]
+        self.sample = sample
         self.deadline = time.monotonic() + budget
-        self.pilot = Pilot()
-        self._scaled: dict[str, np.ndarray] = {}
-        self._medians: dict[tuple[str, str], float] = {}
+        self.trials: list[Trial] = []
 
     def settle(self) -> Recipe:
         """The recipe with every ``auto`` replaced."""
-        start = time.monotonic()
-        rows = len(self.X)
-        first = [self.search(pair, min(self.recipe.D, 512), min(rows, 8000)) for pair in self.pairings()]
-        finalists = sorted(first, key=lambda trial: trial.error)[:3]
-        if self.recipe.D > 512 or rows > 8000:
-            finalists = [self.refine(trial, min(self.recipe.D, 2048), min(rows, 24000)) for trial in finalists]
+        rows = len(self.sample)
+        small = min(self.recipe.D, SMALL_D), min(rows, SMALL_ROWS)
+        large = min(self.recipe.D, PILOT_D), rows
+        finalists = sorted((self.search(pair, *small) for pair in self.pairings()), key=lambda t: t.error)[:FINALISTS]
+        if large != small:
+            finalists = [self.refine(trial, *large) for trial in finalists]
         best = min(finalists, key=lambda trial: trial.error)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
-        self.pilot.seconds = time.monotonic() - start
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
         return replace(
-            self.recipe, scaling=best.scaling, kernel=best.kernel, length_scale=best.length_scale, bits=bits,
+            self.recipe,
+            scaling=best.scaling,
+            kernel=best.kernel,
+            length_scale=best.length_scale,
+            bits=bits,
             ridge=best.ridge if self.recipe.ridge is None else self.recipe.ridge,
             map=default_kind(kernel) if self.recipe.map == AUTO else self.recipe.map,
-        )  # fmt: skip
+        )
 
     def pairings(self) -> Iterator[tuple[str, str]]:
         """Scalings and kernels to try: what the recipe fixes, or the candidates."""
@@ -96,17 +96,29 @@ class PilotRun:
         return ((scaling, kernel) for kernel in kernels for scaling in scalings)
 
     def _scalings(self) -> list[str]:
-        scalings = ["standard", "quantile"]
-        return [*scalings, "log"] if heavy_tailed(self.X).any() else scalings
+        """Standardising, and what differs from it on this sample."""
+        some = self.sample.X[:1000]
+        plain = self.scaling("standard").transform(some)
+        candidates = ["quantile", "log"] if heavy_tailed(self.sample.X).any() else ["quantile"]
+        return ["standard", *(k for k in candidates if not np.array_equal(self.scaling(k).transform(some), plain))]
+
+    @cache  # noqa: B019 (a run lives as long as its pilot)
+    def scaling(self, kind: str) -> Scaling:
+        return fit_scaling(kind, self.sample.X)
+
+    @cache  # noqa: B019
+    def median(self, scaling: str, kernel: str) -> float:
+        rng = np.random.default_rng(self.recipe.seed)
+        return median_length_scale(self.scaling(scaling).transform(self.sample.X[:2000]), kernel, rng)
 
     def search(self, pair: tuple[str, str], D: int, rows: int) -> Trial:
         """From the median heuristic outward by factors of two, as long as it gets better."""
         scaling, kernel = pair
         start = self.recipe.length_scale or self.median(scaling, kernel)
-        here = Trial(scaling, kernel, start, D, "float32", rows)
-        return self.descend(here, 2.0)
+        return self.descend(Trial(scaling, kernel, start, D, SEARCH_BITS, rows), 2.0)
 
     def refine(self, trial: Trial, D: int, rows: int) -> Trial:
+        """Once more at larger D and on more rows, in smaller steps; lambda moves little."""
         return self.descend(replace(trial, D=D, rows=rows), 2**0.5)
 
     def descend(self, trial: Trial, factor: float) -> Trial:
@@ -117,7 +129,7 @@ class PilotRun:
         for step in (1 / factor, factor):
             moved = False
             while time.monotonic() < self.deadline:
-                there = self.fit(replace(trial, length_scale=best.length_scale * step))
+                there = self.fit(replace(best, length_scale=best.length_scale * step))
                 if there.error >= best.error:
                     break
                 best, moved = there, True
@@ -127,93 +139,69 @@ class PilotRun:
 
     def cheapest_precision(self, best: Trial) -> str:
         """The first of 8, 12, float32 that is as good as float64."""
+        if self._structured():
+            return "12"
         reference = self.fit(replace(best, bits="float64"))
         for bits in PRECISIONS[:-1]:
-            if self.fit(replace(best, bits=bits)).error <= reference.error * TOLERANCE**2:
+            there = best if bits == best.bits else self.fit(replace(best, bits=bits))
+            if there.error <= reference.error * TOLERANCE**2:
                 return bits
         return "float64"
 
-    def median(self, scaling: str, kernel: str) -> float:
-        key = (scaling, kernel)
-        if key not in self._medians:
-            rng = np.random.default_rng(self.recipe.seed)
-            self._medians[key] = median_length_scale(self.scaled(scaling), kernel, rng)
-        return self._medians[key]
-
-    def scaled(self, kind: str) -> np.ndarray:
-        if kind not in self._scaled:
-            self._scaled[kind] = fit_scaling(kind, self.X).transform(self.X)
-        return self._scaled[kind]
+    def _structured(self) -> bool:
+        return self.recipe.map != AUTO and kind_of(self.recipe.map).structured
 
     def fit(self, trial: Trial) -> Trial:
-        """The trial with its error and its best lambda."""
+        """The trial with its error and its best lambda, judged on the last quarter of its rows."""
         start = time.monotonic()
-        X, Y = self.scaled(trial.scaling)[: trial.rows], self.Y[: trial.rows]
-        kernel = make_kernel(trial.kernel, length_scale=trial.length_scale)
-        kind = default_kind(kernel) if self.recipe.map in (AUTO, "weighted", "aligned") else self.recipe.map
-        D = trial.D - trial.D % 2 if self.recipe.form == "pairs" else trial.D
-        map = build_fourier(
-            kind, kernel, D, X.shape[1], form=self.recipe.form, precision=make_precision(trial.bits),
-            seed=self.recipe.seed,
-        )  # fmt: skip
-        ridge, error, scores, truth = self.ridge_path(map, X, Y)
-        done = replace(
-            trial, ridge=ridge, error=error, misses=self._misses(scores, truth), seconds=time.monotonic() - start
-        )
-        self.pilot.trials.append(done)
+        map, cut = self._map(trial), trial.rows - max(1, int(trial.rows * VALIDATION))
+        gram = Gram.on_this_machine(self.scaling(trial.scaling), map, self.coding, self.threads.count)
+        state = gram.zero()
+        gram.update(state, self.sample.take(slice(0, cut)), self.threads)
+        solver = RidgeSolver(NormalEquations.from_state(state, map, self.coding), self.threads)
+        path = solver.path(self._ridges(trial))
+        unseen = self.sample.take(slice(cut, trial.rows))
+        done = replace(trial, **self._judge(map, path, unseen, trial), seconds=time.monotonic() - start)
+        self.trials.append(done)
         self.reporter.tried(done)
         return done
 
-    def ridge_path(self, map: FeatureMap, X: np.ndarray, Y: np.ndarray) -> tuple[float, float, np.ndarray, np.ndarray]:
-        """Best lambda on the last quarter of the rows, its relative squared error, its scores and their truth."""
-        cut = len(X) - max(1, int(len(X) * VALIDATION))
-        S, c, mean, target_mean = self._moments(map, X[:cut], Y[:cut])
-        ridges = RIDGES if self.recipe.ridge is None else (self.recipe.ridge,)
-        with self.threads.blas():
-            W = np.stack([_solve(S, c, ridge) for ridge in ridges], axis=1)  # (D, ridges, outputs)
-            flat = W.reshape(len(W), -1)
-            shift = np.tile(target_mean, len(ridges)) - mean @ flat
-            scores = np.concatenate([Z @ flat.astype(Z.dtype) + shift for Z in self._blocks(map, X[cut:])])
-        scores = scores.reshape(len(scores), len(ridges), -1)
-        truth = Y[cut:]
+    def _ridges(self, trial: Trial) -> tuple[float, ...]:
+        if self.recipe.ridge is not None:
+            return (self.recipe.ridge,)
+        return RIDGES if not trial.ridge else tuple(trial.ridge * 10.0**e for e in (-2, -1, 0, 1))
+
+    def _map(self, trial: Trial) -> FourierMap:
+        kernel = make_kernel(trial.kernel, length_scale=trial.length_scale)
+        fitted = self.recipe.map == AUTO or kind_of(self.recipe.map).sample == "needed"
+        return build_fourier(
+            default_kind(kernel) if fitted else self.recipe.map,
+            kernel,
+            trial.D - trial.D % 2 if self.recipe.form == "pairs" else trial.D,
+            self.scaling(trial.scaling).n_outputs,
+            form=self.recipe.form,
+            precision=make_precision(trial.bits),
+            seed=self.recipe.seed,
+        )
+
+    def _judge(self, map: FourierMap, path: list[Weights], rows: Block, trial: Trial) -> dict[str, Any]:
+        """Errors of every lambda at once: the weights of the whole path are columns of one score."""
+        coefficients = np.concatenate([weights.coefficients for weights in path], axis=1)
+        intercept = np.concatenate([weights.intercept for weights in path])
+        X = self.scaling(trial.scaling).transform(rows.X, map.precision.inputs)
+        scores = Scorer(map, coefficients, intercept).scores(X, self.threads).reshape(len(X), len(path), -1)
+        truth = self.coding.values(rows.y)  # type: ignore[arg-type]
         scale = np.maximum(truth.var(axis=0), np.finfo(float).tiny)
-        errors = ((scores - truth[:, None]) ** 2).mean(axis=0) / scale
-        best = int(np.argmin(errors.mean(axis=1)))
-        return ridges[best], float(errors[best].mean()), scores[:, best], truth
-
-    def _moments(self, map: FeatureMap, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Centred second moments of features and targets, a block of rows at a time."""
-        D, n = map.n_features, len(X)
-        S, c, sums = np.zeros((D, D)), np.zeros((D, Y.shape[1])), np.zeros(D)
-        target_mean = Y.mean(axis=0)
-        with self.threads.blas():
-            for start, Z in zip(range(0, n, BLOCK), self._blocks(map, X), strict=True):
-                S += Z.T @ Z
-                c += Z.T @ (Y[start : start + BLOCK] - target_mean).astype(Z.dtype)
-                sums += Z.sum(axis=0, dtype=np.float64)
-        mean = sums / n
-        return S / n - np.outer(mean, mean), c / n, mean, target_mean
-
-    def _blocks(self, map: FeatureMap, X: np.ndarray) -> Iterator[np.ndarray]:
-        dtype = np.float32 if map.precision.name == "float32" else np.float64
-        for start in range(0, len(X), BLOCK):
-            yield map.dense(X[start : start + BLOCK], self.threads).astype(dtype, copy=False)
-
-    def _misses(self, scores: np.ndarray, truth: np.ndarray) -> float | None:
-        if self.coding.task != CLASSIFICATION:
-            return None
-        if scores.shape[1] == 1:
-            return float(((scores > 0) != (truth > 0)).mean())
-        return float((scores.argmax(axis=1) != truth.argmax(axis=1)).mean())
+        errors = (((scores - truth[:, None]) ** 2).mean(axis=0) / scale).mean(axis=1)
+        best = int(np.argmin(errors))
+        misses = _misses(scores[:, best], truth) if self.coding.task == CLASSIFICATION else None
+        return {"ridge": path[best].ridge, "error": float(errors[best]), "misses": misses}
 
 
-def _solve(S: np.ndarray, c: np.ndarray, ridge: float) -> np.ndarray:
-    A = S.copy()
-    A.flat[:: len(A) + 1] += ridge
-    try:
-        return sla.cho_solve(sla.cho_factor(A, lower=True, overwrite_a=True, check_finite=False), c, check_finite=False)
-    except sla.LinAlgError:
-        return np.zeros_like(c)
+def _misses(scores: np.ndarray, truth: np.ndarray) -> float:
+    if scores.shape[1] == 1:
+        return float(((scores > 0) != (truth > 0)).mean())
+    return float((scores.argmax(axis=1) != truth.argmax(axis=1)).mean())
 
 
 def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:

@@ -15,6 +15,7 @@ from streamrf import memory
 from streamrf.calibrate import Rates
 from streamrf.engines.local import AHEAD
 from streamrf.errors import BudgetError
+from streamrf.pilot import PILOT_D
 from streamrf.precision import make_precision
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.recipe import AUTO, Recipe
@@ -27,7 +28,6 @@ from streamrf.units import format_bytes
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs
 SAMPLE_ROWS = 24_000
-PILOT_D = 2048
 HOLDOUT_SHARE, HOLDOUT_ROWS = 0.1, 20_000
 SPAN_ROWS = 65_536
 LEAST_SPAN_BYTES, MOST_SPAN_BYTES = 8 * 2**20, 256 * 2**20

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -22,13 +23,21 @@ def available_cores() -> int:
         return max(1, os.cpu_count() or 1)
 
 
+@cache
+def _libraries() -> threadpoolctl.ThreadpoolController:
+    """The BLAS libraries of this process; finding them takes a while, so it is done once, after scipy is loaded."""
+    import scipy.linalg  # noqa: F401 (it brings a BLAS of its own)
+
+    return threadpoolctl.ThreadpoolController()
+
+
 class Threads:
     """Runs nogil work on ``count`` threads; BLAS gets one thread in each of them, and all of them in ``blas()``."""
 
     def __init__(self, count: int | None = None, *, limit_blas: bool = True) -> None:
         self.count = count or available_cores()
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="streamrf") if self.count > 1 else None
-        self._limits = threadpoolctl.threadpool_limits(1) if limit_blas else None
+        self._limits = _libraries().limit(limits=1) if limit_blas else None
 
     def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
         """Call ``work`` for every item; returns when all are done, raising the first error."""
@@ -42,7 +51,7 @@ class Threads:
     @contextmanager
     def blas(self) -> Iterator[None]:
         """Lend every thread to BLAS and LAPACK, for one large factorisation or product."""
-        with threadpoolctl.threadpool_limits(self.count):
+        with _libraries().limit(limits=self.count):
             yield
 
     def close(self) -> None:

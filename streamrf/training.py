@@ -164,7 +164,7 @@ class Training:
         if recipe.pilot == "none":
             return defaults(recipe, sample.X), {}
         run = PilotRun(sample, coding, recipe, self.threads, budget=60.0, reporter=self.reporter)
-        return run.settle(), {"pilot": [vars(trial) for trial in run.pilot.trials]}
+        return run.settle(), {"pilot": [vars(trial) for trial in run.trials]}
 
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
         if recipe.scaling != "minmax":
@@ -218,12 +218,20 @@ class Training:
             calibration, metrics = self._judge(prepared, ridge, path.weights, scores, holdout)
             self._join(prepared, state, holdout)
         weights = self._solver(prepared, state.gram).solve(_known(ridge))
+        self._mention_rank(weights)
         if calibration is None and prepared.coding.classes:
             calibration = Calibration.plain(prepared.coding.outputs)
         return Model(
             prepared.recipe.with_(ridge=ridge), prepared.scaling, prepared.map, prepared.coding, weights, calibration,
             self.source.feature_names, self._ledger(), {**prepared.story, "holdout": metrics},
         )  # fmt: skip
+
+    def _mention_rank(self, weights: Weights) -> None:
+        if weights.jitter:
+            self.reporter.note(
+                f"at lambda {weights.ridge:.3g} the system is singular to rounding (effective rank"
+                f" {weights.rank:.0f} of {len(weights.coefficients)}): solved at {weights.ridge + weights.jitter:.3g}"
+            )
 
     def _solver(self, prepared: Prepared, gram: GramState) -> RidgeSolver:
         return RidgeSolver(NormalEquations.from_state(gram, prepared.map, prepared.coding), self.threads)

@@ -22,6 +22,10 @@ from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
 
 
+JITTERS = tuple(10.0**e for e in range(-14, -4))  # z'z is about one, so these are shares of it
+MARGIN = 4.0  # pivots below so many roundings of the diagonal are noise
+
+
 @dataclass(frozen=True)
 class Weights:
     """Scores are ``intercept + z(x)' coefficients``; coefficients here already carry the features' amplitudes."""
@@ -29,6 +33,8 @@ class Weights:
     coefficients: np.ndarray  # (n_features, outputs) float64, for raw features as the map writes them
     intercept: np.ndarray  # (outputs,)
     ridge: float
+    jitter: float = 0.0  # what was added to lambda because rounding had made the matrix indefinite
+    rank: float | None = None  # effective dimension tr(S (S + lambda)^-1), said where jitter was needed
 
 
 @dataclass
@@ -76,10 +82,10 @@ class NormalEquations:
 
         threads.each(one, range(-(-self.size // layout.width(0))))
 
-    def weights(self, solution: np.ndarray, ridge: float) -> Weights:
+    def weights(self, solution: np.ndarray, ridge: float, jitter: float, rank: float | None) -> Weights:
         """From the solution in amplitude-scaled features to weights for raw ones."""
         coefficients = solution * self.amplitudes[:, None]
-        return Weights(coefficients, self.target_mean - self.mean @ coefficients, ridge)
+        return Weights(coefficients, self.target_mean - self.mean @ coefficients, ridge, jitter, rank)
 
 
 @njit(cache=True, nogil=True)
@@ -100,37 +106,36 @@ class RidgeSolver:
         self._matrix = np.empty((equations.size, equations.size), order="F")
 
     def solve(self, ridge: float) -> Weights:
-        """Weights at this lambda. A matrix that rounding makes indefinite is solved with a small jitter instead."""
-        for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
-            solution = self._cholesky(ridge + jitter)
+        """Weights at this lambda. A matrix that rounding makes indefinite is solved with the least jitter that helps."""
+        for jitter in (0.0, *JITTERS):
+            solution = self._cholesky(ridge, jitter)
             if solution is not None:
-                return self.equations.weights(solution, ridge)
+                rank = self._effective_dimension(ridge + jitter) if jitter else None
+                return self.equations.weights(solution, ridge, jitter, rank)
         raise NumericalError(f"lambda {ridge:g} leaves the system singular: choose a larger one, such as 1e-6")
 
     def path(self, ridges: Iterable[float]) -> list[Weights]:
         return [self.solve(ridge) for ridge in ridges]
 
-    def _cholesky(self, shift: float) -> np.ndarray | None:
+    def _cholesky(self, ridge: float, jitter: float) -> np.ndarray | None:
+        """Fill, factor in place, solve; None where the matrix is not positive definite in floating point."""
         self.equations.fill(self._matrix, self.threads)
-        self._matrix.flat[:: self.equations.size + 1] += shift
+        self._matrix.flat[:: self.equations.size + 1] += ridge + jitter
+        smallest = MARGIN * np.finfo(np.float64).eps * self._matrix.diagonal().max()
         with self.threads.blas():
-            factor, info = sla.lapack.dpotrf(self._matrix, lower=1, clean=0, overwrite_a=1)
-            if info != 0 or not np.isfinite(factor[-1, -1]):
+            _, info = sla.lapack.dpotrf(self._matrix, lower=1, clean=0, overwrite_a=1)
+            if info != 0 or not (self._matrix.diagonal() ** 2 > smallest).all():
                 return None
-            solution, _ = sla.lapack.dpotrs(factor, self.equations.cross, lower=1)
+            solution, _ = sla.lapack.dpotrs(self._matrix, self.equations.cross, lower=1)
         return solution if np.isfinite(solution).all() else None
+
+    def _effective_dimension(self, shift: float) -> float:
+        """D - lambda tr((S + lambda I)^-1): how many directions the data really uses. Spends the factor."""
+        with self.threads.blas():
+            inverse, _ = sla.lapack.dpotri(self._matrix, lower=1, overwrite_c=1)
+        return float(self.equations.size - shift * inverse.diagonal().sum())
 
     @staticmethod
     def matrix_bytes(size: int) -> int:
         """Memory of the one matrix."""
         return 8 * size * size
-
-
-def effective_dimension(equations: NormalEquations, ridge: float, threads: Threads) -> float:
-    """trace(S (S + lambda I)^-1): how many directions the data really uses at this lambda."""
-    solver = RidgeSolver(equations, threads)
-    equations.fill(solver._matrix, threads)
-    with threads.blas():
-        values = sla.eigvalsh(solver._matrix, lower=True, overwrite_a=True, check_finite=False)
-    kept = np.maximum(values, 0.0)
-    return float((kept / (kept + ridge)).sum())

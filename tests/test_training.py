@@ -1,0 +1,276 @@
+"""The whole road: right answers against naive references, and the same bits whatever the route."""
+
+import numpy as np
+import pytest
+from sklearn.kernel_ridge import KernelRidge
+from tables import labelled, smooth, write_zarr
+
+from streamrf.errors import BudgetError, DataError, InputError, MismatchError
+from streamrf.interrupts import Interrupted
+from streamrf.model import Model
+from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
+from streamrf.solvers.ridge import NormalEquations
+from streamrf.sources import ArraySource, open_source
+from streamrf.statistics.gram import Gram
+from streamrf.threads import Threads
+from streamrf.training import Settings, Training, train
+
+FIXED = Recipe(D=64, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")
+
+
+def digest(source, recipe=FIXED, **settings):
+    return train(source, recipe, Settings(**settings)).model.story["statistics_digest"]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    X, y = smooth()
+    return X, y, digest(ArraySource(X, y, chunk_rows=700))
+
+
+@pytest.mark.parametrize("chunk", [1, 37, 500, 2999, 3000, 10_000])
+def test_bits_do_not_depend_on_the_chunks(tmp_path, reference, chunk):
+    X, y, expected = reference
+    if chunk == 1:  # a store of single rows is slow to write: the array source will do
+        assert digest(ArraySource(X, y, chunk_rows=1)) == expected
+    else:
+        assert digest(open_source(write_zarr(tmp_path / "t.zarr", X, y, min(chunk, 3000), columns=4))) == expected
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_bits_do_not_depend_on_threads_or_order(reference, threads):
+    X, y, expected = reference
+    rng = np.random.default_rng(threads)
+    assert digest(ArraySource(X, y, chunk_rows=300), threads=threads, order=rng.permutation) == expected
+
+
+@pytest.mark.parametrize("bits", ["8", "12"])
+def test_bits_do_not_depend_on_the_product(reference, bits, monkeypatch):
+    from streamrf import products
+
+    X, y, _ = reference
+    found = set()
+    for name in products.proven_products(int(bits)):
+        monkeypatch.setattr(products, "_fastest", lambda bits, count, name=name: name)
+        found.add(digest(ArraySource(X, y, chunk_rows=1000), FIXED.with_(bits=bits)))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("form", ["phase", "pairs"])
+def test_weights_are_those_of_a_dense_ridge(bits, form):
+    X, y = smooth(1500)
+    result = train(ArraySource(X, y), FIXED.with_(bits=bits, form=form))
+    model = result.model
+    with Threads(1) as threads:
+        Z = model.map.dense(model.scaling.transform(X, model.map.precision.inputs), threads)
+        found = model.scores(X, threads)[:, 0]
+    centred = Z - Z.mean(axis=0)
+    w = np.linalg.solve(centred.T @ centred / len(Z) + 1e-4 * np.eye(64), centred.T @ (y - y.mean()) / len(Z))
+    expected = centred @ w + y.mean()
+    assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
+    if bits == "float64":
+        assert np.abs(found - expected).max() < 1e-9
+
+
+def test_many_features_approach_exact_kernel_ridge():
+    X, y = smooth(600)
+    Xt, yt = smooth(300, seed=1)
+    result = train(ArraySource(X, y), FIXED.with_(D=4000, bits="12", ridge=1e-3, holdout=0.0))
+    with Threads(1) as threads:
+        scaled, test = (result.model.scaling.transform(part) for part in (X, Xt))
+        found = result.model.scores(Xt, threads)[:, 0]
+    exact = KernelRidge(alpha=1e-3 * len(X), kernel="rbf", gamma=1 / (2 * 1.5**2)).fit(scaled, y - y.mean())
+    gap = found - (exact.predict(test) + y.mean())
+    assert np.sqrt((gap**2).mean()) < 0.1 * yt.std()
+
+
+def test_hold_out_rows_join_the_sums():
+    X, y = smooth()
+    with_holdout = train(ArraySource(X, y), FIXED.with_(holdout=0.2))
+    without = train(ArraySource(X, y), FIXED.with_(holdout=0.0))
+    assert with_holdout.state.digest() == without.state.digest()
+    assert with_holdout.model.story["holdout"]["rows"] == pytest.approx(600, abs=80)
+    assert without.model.story["holdout"] is None
+
+
+def test_merge_and_subtract_give_the_bits_of_the_rest():
+    X, y = smooth()
+    model = train(ArraySource(X, y), FIXED).model
+    source = ArraySource(X, y)
+    with Threads(2) as threads:
+        gram = Gram.on_this_machine(model.scaling, model.map, model.coding, 2)
+        parts = []
+        for rows in (slice(0, 1000), slice(1000, 3000), slice(0, 3000)):
+            state = gram.zero()
+            gram.update(state, source.read(source.chunks()[0]).take(rows), threads)
+            parts.append(state)
+    first, second, both = parts
+    joined = first.copy()
+    joined += second
+    assert joined.digest() == both.digest()
+    both -= second
+    assert both.digest() == first.digest()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classification_with_string_labels(classes):
+    X, y = labelled(4000, classes)
+    names = np.array([f"class {c}" for c in range(classes)])[y]
+    model = train(ArraySource(X, names), Recipe(D=256, seed=1)).model
+    Xt, yt = labelled(1000, classes, seed=5)
+    with Threads(2) as threads:
+        scores = model.scores(Xt, threads)
+    predicted = model.labels(model.codes(scores))
+    assert (predicted == np.array([f"class {c}" for c in range(classes)])[yt]).mean() > 0.75
+    chances = model.probabilities(scores)
+    assert chances.shape == (1000, classes)
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert (chances.argmax(axis=1) == model.codes(scores)).all()
+
+
+def test_several_outputs_are_several_models():
+    X, y = smooth(1500)
+    Y = np.stack([y, -2 * y + 1, X[:, 3]], axis=1)
+    both = train(ArraySource(X, Y), FIXED.with_(bits="12")).model
+    with Threads(1) as threads:
+        scores = both.scores(X, threads)
+        for output in range(3):
+            alone = train(ArraySource(X, Y[:, output]), FIXED.with_(bits="12")).model
+            assert np.allclose(alone.scores(X, threads)[:, 0], scores[:, output], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint16, np.int64, bool])
+def test_inputs_of_any_type(dtype):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2 if dtype is bool else 9, (800, 4)).astype(dtype)
+    y = X[:, 0].astype(float) * X[:, 1] + rng.standard_normal(800) * 0.01
+    model = train(ArraySource(X, y), Recipe(D=200, scaling="standard", kernel="gaussian")).model
+    assert model.story["holdout"]["r2"] > 0.9
+
+
+class Stops(Reporter):
+    """Asks the run to stop after so many blocks, as Ctrl-C would."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def advanced(self, done, checkpoint_age):
+        self.after -= 1
+        if self.after == 0:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_interrupt_and_resume_give_the_same_bits(tmp_path, reference):
+    X, y, expected = reference
+    source = ArraySource(X, y, chunk_rows=500)
+    settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=3600)
+    with pytest.raises(Interrupted, match=r"1,500 of 3,000 rows are done and kept in"), Threads(2) as threads:
+        training = Training(source, FIXED, settings, Stops(3), threads)
+        training.plan = training._plan()
+        plan = training._plan
+        training._plan = lambda: _small_spans(plan())
+        training.run()
+    with Threads(1) as threads:
+        again = Training(source, FIXED, settings, Reporter(), threads)
+        assert again.run().state.digest() == train(source, FIXED).state.digest() == expected_state(expected, X, y)
+        again.clear_checkpoint()
+    assert not (tmp_path / "kept").exists()
+
+
+def _small_spans(plan):
+    plan.span_rows = 500
+    return plan
+
+
+def expected_state(expected, X, y):
+    assert digest(ArraySource(X, y)) == expected
+    return expected
+
+
+def test_a_checkpoint_of_other_data_or_another_recipe_is_refused(tmp_path, reference):
+    X, y, _ = reference
+    settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=0)
+    with pytest.raises(Interrupted), Threads(1) as threads:
+        training = Training(ArraySource(X, y, chunk_rows=500), FIXED, settings, Stops(2), threads)
+        plan = training._plan
+        training._plan = lambda: _small_spans(plan())
+        training.run()
+    with pytest.raises(MismatchError, match="data"):
+        train(ArraySource(X + 1, y), FIXED, settings)
+    with pytest.raises(MismatchError, match="D"):
+        train(ArraySource(X, y, chunk_rows=500), FIXED.with_(D=32), settings)
+
+
+def test_rows_with_nan_are_refused_or_dropped():
+    X, y = smooth()
+    X = X.copy()
+    X[1234, 2] = np.nan
+    with pytest.raises(DataError, match=r"row 1234"):
+        train(ArraySource(X, y, chunk_rows=500), FIXED)
+    dropped = train(ArraySource(X, y, chunk_rows=500), FIXED.with_(nan="drop"))
+    assert dropped.model.story["dropped"] == 1
+    assert dropped.model.story["rows"] == 2999
+
+
+def test_a_budget_that_is_too_small_is_refused_before_work():
+    X, y = smooth()
+    with pytest.raises(BudgetError, match=r"projected to need .* the budget is 100 MB"):
+        train(ArraySource(X, y), FIXED.with_(D=5000), Settings(memory=100_000_000))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"D": 0}, "--D 0"),
+        ({"bits": "9"}, "--bits 9"),
+        ({"scaling": "odd"}, "--scaling odd"),
+        ({"kernel": "sinc"}, "sinc"),
+        ({"ridge": -1.0}, "--lambda -1"),
+        ({"form": "pairs", "D": 63}, "even number"),
+        ({"map": "nosuch"}, "--map nosuch"),
+    ],
+)
+def test_bad_recipes_get_one_sentence(change, message):
+    with pytest.raises(InputError, match=message):
+        FIXED.with_(**change)
+
+
+def test_models_survive_the_file_bit_for_bit(tmp_path):
+    X, y = labelled(2000, 3)
+    result = train(ArraySource(X, y), FIXED)
+    result.model.save(tmp_path / "m.model", state=result.state)
+    again = Model.load(tmp_path / "m.model")
+    with Threads(1) as threads:
+        assert np.array_equal(again.scores(X, threads), result.model.scores(X, threads))
+    assert again.story["statistics_digest"] == result.state.digest()
+
+
+def test_a_near_singular_system_has_a_stable_answer():
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((30, 4)).astype(np.float32), 20, axis=0)  # 30 different rows, 200 features
+    y = X[:, 0].astype(float)
+    model = train(ArraySource(X, y), FIXED.with_(D=200, ridge=0.0, bits="12")).model
+    with Threads(1) as threads:
+        assert np.abs(model.scores(X, threads)[:, 0] - y).max() < 0.1
+
+
+def test_predictions_do_not_depend_on_the_block():
+    X, y = smooth(1000)
+    model = train(ArraySource(X, y), FIXED).model
+    with Threads(2) as two, Threads(1) as one:
+        whole = model.scores(X, two)
+        parts = np.concatenate([model.scores(X[i : i + 33], one) for i in range(0, 1000, 33)])
+    assert np.array_equal(whole, parts)
+
+
+def test_target_variance_and_means_come_from_the_same_sums():
+    X, y = smooth(700)
+    result = train(ArraySource(X, y), FIXED)
+    equations = NormalEquations.from_state(result.state, result.model.map, result.model.coding)
+    assert equations.target_mean[0] == pytest.approx(y.mean(), abs=1e-7)
+    assert equations.target_variance[0] == pytest.approx(y.var(), rel=1e-6)
