@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,10 +36,12 @@ class ParquetFiles:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = list(paths)
-        self._fs = filesystem(self.paths[0])[0] if is_url(self.paths[0]) else None
+        self._is_remote = is_url(self.paths[0])
         with ThreadPoolExecutor(FOOTER_READERS) as pool:
             self._footers = list(pool.map(self._read_footer, self.paths))
         self.groups = self._row_groups()
+        self._starts = [group.rows.start for group in self.groups]
+        self._stops = [group.rows.stop for group in self.groups]
 
     def _read_footer(self, path: str) -> Any:
         with reading(f"the parquet file {path}"), self._opened(path) as file:
@@ -47,10 +50,11 @@ class ParquetFiles:
     @contextmanager
     def _opened(self, path: str, footer: Any = None) -> Iterator[Any]:
         """A reader of its own for each use: they are not safe to share between threads."""
-        remote = self._fs is not None
-        source = self._fs.open(self._fs._strip_protocol(path), "rb", cache_type="none") if self._fs else path
-        # From a disk, page by page; from afar, a row group's columns in few requests.
-        file = pq.ParquetFile(source, metadata=footer, pre_buffer=remote, buffer_size=0 if remote else BUFFER_BYTES)
+        if self._is_remote:  # a row group's columns in few requests
+            fs, name = filesystem(path)
+            file = pq.ParquetFile(fs.open(name, "rb", cache_type="none"), metadata=footer, pre_buffer=True)
+        else:  # page by page
+            file = pq.ParquetFile(path, metadata=footer, pre_buffer=False, buffer_size=BUFFER_BYTES)
         try:
             yield file
         finally:
@@ -67,7 +71,9 @@ class ParquetFiles:
 
     def touched(self, span: Span) -> list[RowGroup]:
         """Row groups that hold some of these rows."""
-        return [group for group in self.groups if group.rows.start < span.stop and span.start < group.rows.stop]
+        first = bisect_right(self._stops, span.start)
+        last = bisect_left(self._starts, span.stop)
+        return list(self.groups[first:last])
 
     def batches(self, span: Span, names: list[str], batch_rows: int) -> Iterator[tuple[Span, Any]]:
         """Decoded batches of these columns, each with the rows of the span it holds, counted from the span's start."""
@@ -103,7 +109,7 @@ class ParquetFiles:
     def stored_bytes(self, group: RowGroup, names: Collection[str]) -> int:
         """Memory to decode a row group's columns: the pages at hand, and from afar all of them as stored."""
         chunks = [chunk for _, chunk in self._column_chunks(group, names)]
-        stored = sum(chunk.total_compressed_size for chunk in chunks) if self._fs else 0
+        stored = sum(chunk.total_compressed_size for chunk in chunks) if self._is_remote else 0
         return stored + sum(map(_page_bytes, chunks))
 
     def _column_chunks(self, group: RowGroup, names: Collection[str]) -> Iterator[tuple[str, Any]]:

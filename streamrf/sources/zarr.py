@@ -7,6 +7,7 @@ files are treated as ``zarr_gaps`` says.
 from __future__ import annotations
 
 import atexit
+import math
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -112,8 +113,11 @@ class StoredArray:
         self.chunk_rows: int = array.chunks[0]
         self.has_warned = False
         width = LABEL_BYTES if array.dtype.kind in "TO" else array.dtype.itemsize
-        self.row_bytes: int = width * int(np.prod(array.shape[1:], dtype=np.int64))
+        self.row_bytes: int = width * math.prod(array.shape[1:])
         self._gaps = Gaps(array)
+        self._is_sharded = array.shards is not None
+        self._column_chunks = math.prod(-(-n // c) for n, c in zip(array.shape[1:], array.chunks[1:], strict=True))
+        self._at_once: int = zarr.config.get("async.concurrency")
 
     def read(self, span: Span) -> tuple[np.ndarray, list[Any]]:
         """Values of these rows, and the chunks among them that the store does not hold."""
@@ -139,11 +143,10 @@ class StoredArray:
         """Chunks in flight: as stored (never counted as smaller than decoded), and decoded."""
         band_bytes = self.chunk_rows * self.row_bytes
         bands = -(-span.stop // self.chunk_rows) - span.start // self.chunk_rows
-        columns = [-(-size // chunk) for size, chunk in zip(self.array.shape[1:], self.array.chunks[1:], strict=True)]
-        in_flight = min(1.0, zarr.config.get("async.concurrency") / max(1, bands * int(np.prod(columns))))
-        # A shard's inner chunks are decoded together and joined once more before they are handed over.
-        copies = 2 * in_flight if self.array.shards is None else 3
-        return int(copies * bands * band_bytes)
+        if self._is_sharded:  # inner chunks are decoded together and joined once more before they are handed over
+            return 3 * bands * band_bytes
+        in_flight = min(1.0, self._at_once / max(1, bands * self._column_chunks))
+        return int(2 * in_flight * bands * band_bytes)
 
 
 def open_node(location: str) -> Any:
