@@ -1,8 +1,9 @@
 """The pilot: small fits on a sample of rows choose scaling, kernel, width, precision and a first lambda.
 
 Coordinate by coordinate, cheap to dear: every pairing of scaling and kernel is tried at small D with a search over the
-width; the best few are tried again at larger D on all sample rows; then precisions, from the cheapest up. Every trial is
-a ridge path judged by squared error on rows it has not seen.
+width; the best few are tried again at larger D; the winner's width once more on all sample rows, because more rows want
+a narrower kernel; then precisions, from the cheapest up. Every trial is a ridge path judged by squared error on rows it
+has not seen.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ KERNELS = ("gaussian", "laplacian", "matern32")
 DEFAULTS = {"scaling": "standard", "kernel": "gaussian", "bits": "12", "ridge": 1e-6}  # --pilot none
 TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a root mean square)
 VALIDATION = 0.25
-SMALL_D, SMALL_ROWS, PILOT_D = 512, 8000, 2048
+SMALL_D, SMALL_ROWS = 512, 8000
+PILOT_D, LARGE_ROWS, MOST_ROWS = 2048, 24_000, 96_000
+SHARE, LAST_FITS = 0.15, 6  # the last stage's fits may cost so much of the pass
+SAMPLE_BYTES = 64 * 2**20
 FINALISTS = 3
 SEARCH_BITS = "12"
 
@@ -72,11 +76,13 @@ class PilotRun:
         """The recipe with every ``auto`` replaced."""
         rows = len(self.sample)
         small = min(self.recipe.D, SMALL_D), min(rows, SMALL_ROWS)
-        large = min(self.recipe.D, PILOT_D), rows
+        large = min(self.recipe.D, PILOT_D), min(rows, LARGE_ROWS)
         finalists = sorted((self.search(pair, *small) for pair in self.pairings()), key=lambda t: t.error)[:FINALISTS]
         if large != small:
             finalists = [self.refine(trial, *large) for trial in finalists]
         best = min(finalists, key=lambda trial: trial.error)
+        if rows > large[1]:
+            best = self.refine(best, large[0], rows)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
         return replace(
@@ -202,6 +208,15 @@ def _misses(scores: np.ndarray, truth: np.ndarray) -> float:
     if scores.shape[1] == 1:
         return float(((scores > 0) != (truth > 0)).mean())
     return float((scores.argmax(axis=1) != truth.argmax(axis=1)).mean())
+
+
+def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:
+    """How many rows the pilot should see: more where the pass that follows is long."""
+    if recipe.pilot == "none":
+        return LARGE_ROWS
+    ratio = (recipe.D / min(recipe.D, PILOT_D)) ** 2
+    affordable = int(SHARE * rows * ratio / LAST_FITS)
+    return int(np.clip(min(affordable, SAMPLE_BYTES // row_bytes), LARGE_ROWS, MOST_ROWS))
 
 
 def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:

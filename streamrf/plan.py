@@ -15,8 +15,7 @@ from streamrf import memory
 from streamrf.calibrate import Rates
 from streamrf.engines.local import AHEAD
 from streamrf.errors import BudgetError
-from streamrf.pilot import PILOT_D
-from streamrf.precision import make_precision
+from streamrf.pilot import PILOT_D, RIDGES, sample_rows
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.recipe import AUTO, Recipe
 from streamrf.solvers.ridge import RidgeSolver
@@ -27,7 +26,6 @@ from streamrf.units import format_bytes
 
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs
-SAMPLE_ROWS = 24_000
 HOLDOUT_SHARE, HOLDOUT_ROWS = 0.1, 20_000
 SPAN_ROWS = 65_536
 LEAST_SPAN_BYTES, MOST_SPAN_BYTES = 8 * 2**20, 256 * 2**20
@@ -77,15 +75,15 @@ def make_plan(source: Source, recipe: Recipe, *, outputs: int, threads: int, bud
     reserved = memory.resident() + COMPILED
     budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
     layout = _layout(recipe, outputs)
-    parts = _parts(source, recipe, layout, threads)
+    parts = _parts(source, recipe, layout, threads, outputs)
     fixed = reserved + parts["statistics"]
     span_bytes = int(np.clip((budget - fixed) // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
     spans = work_spans(source, SPAN_ROWS, span_bytes)
-    parts["reading"] = (2 + AHEAD) * max(source.read_bytes(span) for span in spans)
+    parts["reading"] = max(source.read_bytes(span) + (1 + AHEAD) * source.block_bytes(span) for span in spans)
     share = holdout_share(recipe, source.n_rows)
     parts["hold-out rows"] = int(source.n_rows * share * (8 * outputs + 8 + source.n_features * 8))
     stages = {
-        "pilot": parts["pilot"],
+        "pilot": parts["pilot"] + parts["sample"],
         "pass": parts["statistics"] + parts["block"] + parts["reading"] + parts["hold-out rows"],
         "solve": parts["statistics"] + parts["matrix"] + parts["block"] + parts["hold-out rows"],
     }
@@ -99,17 +97,33 @@ def _layout(recipe: Recipe, outputs: int) -> Layout:
     return Layout(recipe.D + 1 + outputs * digits)
 
 
-def _parts(source: Source, recipe: Recipe, layout: Layout, threads: int) -> dict[str, int]:
-    rows, D = min(SAMPLE_ROWS, source.n_rows), min(PILOT_D, recipe.D)
-    pilot = 0 if recipe.pilot == "none" else 8 * D * (6 * D + 3 * 2048) + 4 * rows * source.n_features * 8
-    bits = "float64" if recipe.bits == AUTO else recipe.bits
-    width = make_precision(bits).totals.itemsize if not make_precision(bits).exact else 2
+def _parts(source: Source, recipe: Recipe, layout: Layout, threads: int, outputs: int) -> dict[str, int]:
     return {
         "statistics": 8 * layout.length,
         "matrix": RidgeSolver.matrix_bytes(recipe.D),
-        "block": width * PRODUCT_ROWS * (layout.size + 64) + worst_work_bytes(recipe.bits, layout, threads),
-        "pilot": pilot + rows * source.n_features * (source.x_dtype.itemsize + 8),
+        "block": _block_bytes(recipe.bits, layout, source.n_features, threads),
+        "pilot": 0 if recipe.pilot == "none" else _pilot_bytes(source, recipe, threads, outputs),
+        "sample": 3 * _sample_rows(source, recipe) * source.n_features * max(4, source.x_dtype.itemsize),
     }
+
+
+def _sample_rows(source: Source, recipe: Recipe) -> int:
+    return min(source.n_rows, sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, recipe))
+
+
+def _block_bytes(bits: str, layout: Layout, inputs: int, threads: int) -> int:
+    """Features of one block of rows, its scaled inputs, and what the product needs."""
+    widest = 8 if bits in (AUTO, "float64") else 4 if bits == "float32" else 2
+    return PRODUCT_ROWS * (widest * (layout.size + 64) + 8 * inputs) + worst_work_bytes(bits, layout, threads)
+
+
+def _pilot_bytes(source: Source, recipe: Recipe, threads: int, outputs: int) -> int:
+    """A small run at the pilot's D, and the scores of a whole lambda path on a quarter of the sample."""
+    small = recipe.with_(D=min(PILOT_D, recipe.D))
+    layout = _layout(small, outputs)
+    scores = _sample_rows(source, recipe) // 4 * outputs * len(RIDGES) * 8 * 4
+    block = _block_bytes(recipe.bits, layout, source.n_features, threads)
+    return 8 * layout.length + RidgeSolver.matrix_bytes(small.D) + block + scores
 
 
 def _passes(recipe: Recipe) -> int:

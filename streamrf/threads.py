@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 import threadpoolctl
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def available_cores() -> int:
@@ -41,12 +42,12 @@ class Threads:
 
     def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
         """Call ``work`` for every item; returns when all are done, raising the first error."""
-        if self._pool is None:
-            for item in items:
-                work(item)
-            return
-        for _ in self._pool.map(work, items):
+        for _ in self.map(work, items):
             pass
+
+    def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """The results of ``work`` for every item, in order."""
+        return map(work, items) if self._pool is None else self._pool.map(work, items)
 
     @contextmanager
     def blas(self) -> Iterator[None]:

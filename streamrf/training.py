@@ -26,8 +26,8 @@ from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier, map_from_parts
 from streamrf.maps.scores import Scorer
 from streamrf.model import Model
-from streamrf.pilot import PilotRun, defaults
-from streamrf.plan import SAMPLE_ROWS, Plan, make_plan
+from streamrf.pilot import PilotRun, defaults, sample_rows
+from streamrf.plan import Plan, make_plan
 from streamrf.precision import make_precision
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
@@ -154,7 +154,8 @@ class Training:
         scan = scan_targets(self.source)
         coding = settle_targets(scan, self.recipe.task, self.source.y_dtype.kind, self.recipe.nan)  # type: ignore[union-attr]
         self.reporter.note(describe_targets(coding))
-        sample = draw_sample(self.source, SAMPLE_ROWS, self.recipe.seed, self.recipe.nan)
+        rows = sample_rows(self.source.n_rows, self.source.n_features * self.source.x_dtype.itemsize, self.recipe)
+        sample = draw_sample(self.source, rows, self.recipe.seed, self.recipe.nan)
         recipe, story = self._pilot(sample, coding)
         scaling = self._scaling(recipe, sample)
         return Prepared(recipe, coding, scaling, self._map(recipe, scaling, sample, coding), story)

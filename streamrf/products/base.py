@@ -16,7 +16,9 @@ import numpy as np
 
 from streamrf.threads import Threads
 
-PANEL = 192  # columns; a multiple of every tile of the integer kernel (6 columns by 16 or 32 rows)
+# Columns of a panel, multiples of every tile of the integer kernel (6 columns by 16 or 32 rows): wide ones run faster,
+# narrow ones waste less on the diagonal blocks of a small matrix. Part of the format of saved statistics.
+PANEL, SMALL_PANEL, SMALL_SIZE = 192, 96, 1024
 
 LIMITS = {8: 127, 12: 2047}  # largest feature at each precision
 
@@ -27,9 +29,13 @@ class Layout:
 
     size: int
 
+    @property
+    def panel_width(self) -> int:
+        return SMALL_PANEL if self.size <= SMALL_SIZE else PANEL
+
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        return tuple(range(0, self.size, PANEL))
+        return tuple(range(0, self.size, self.panel_width))
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -39,7 +45,7 @@ class Layout:
         return tuple(offsets)
 
     def width(self, j0: int) -> int:
-        return min(PANEL, self.size - j0)
+        return min(self.panel_width, self.size - j0)
 
     @property
     def length(self) -> int:

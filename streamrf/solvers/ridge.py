@@ -80,7 +80,7 @@ class NormalEquations:
             panel = layout.panel(self.totals, number)
             _fill_panel(panel, layout.starts[number], n, self.mean, self.amplitudes, out)
 
-        threads.each(one, range(-(-self.size // layout.width(0))))
+        threads.each(one, range(-(-self.size // layout.panel_width)))
 
     def weights(self, solution: np.ndarray, ridge: float, jitter: float, rank: float | None) -> Weights:
         """From the solution in amplitude-scaled features to weights for raw ones."""

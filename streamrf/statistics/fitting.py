@@ -50,11 +50,12 @@ class Fitting(Statistic[FittingState]):
 
     def update(self, state: FittingState, block: Block, threads: Threads) -> None:
         held = chosen_rows(block.index, self.share, self.seed)
-        if held.any():
-            part = block.take(held)
-            state.holdout.add(Block(part.X, self.gram.coding.values(part.y), part.index))  # type: ignore[arg-type]
-            block = block.take(~held)
-        self.gram.update(state.gram, block, threads)
+        if not held.any():
+            self.gram.update(state.gram, block, threads)
+            return
+        part = block.take(held)
+        state.holdout.add(Block(part.X, self.gram.coding.values(part.y), part.index))  # type: ignore[arg-type]
+        self.gram.update(state.gram, block, threads, skip=held)
 
     def load(self, arrays: dict[str, Any]) -> FittingState:
         if "dropped" not in arrays:

@@ -6,8 +6,10 @@ block with itself holds every sum that ridge regression with an intercept needs.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -18,8 +20,9 @@ from streamrf.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
+from streamrf.threads import ALONE, Threads
 
+SMALL_STATE = 8 * 2**20  # bytes: fits the last-level cache, once a thread
 MAX_ROWS = 2**40  # 2^22 (a product of two 12-bit features) times so many rows stays below 2^63
 
 
@@ -56,14 +59,14 @@ class Gram(Statistic[GramState]):
     map: FeatureMap
     coding: TargetCoding
     product: Product
-    _buffer: dict[str, Any] = field(default_factory=dict, repr=False)
+    _buffer: threading.local = field(default_factory=threading.local, repr=False)
 
     @classmethod
     def on_this_machine(cls, scaling: Scaling, map: FeatureMap, coding: TargetCoding, threads: int) -> Gram:
         """With the product that is fastest here."""
         return cls(scaling, map, coding, choose_product(map.precision.key, threads))
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         return Layout(self.map.n_features + 1 + self.coding.columns(self.map.precision))
 
@@ -85,18 +88,47 @@ class Gram(Statistic[GramState]):
             raise FileFormatError(f"statistics of type {totals.dtype}, where {self.map.precision.totals} is wanted")
         return GramState(layout, totals, int(rows[0]))
 
-    def update(self, state: GramState, block: Block, threads: Threads) -> None:
+    def update(self, state: GramState, block: Block, threads: Threads, skip: np.ndarray | None = None) -> None:
+        """Add a block's rows, those that ``skip`` marks apart."""
         if block.y is None:
             raise InputError("the data has no targets: name them with --y or --target")
-        if state.rows + len(block) > MAX_ROWS:
-            raise NumericalError(f"{state.rows + len(block):,} rows: exact sums hold up to {MAX_ROWS:,} rows")
-        for first in range(0, len(block), self.product.rows):
-            part = block.take(slice(first, first + self.product.rows))
-            self.product.add(self._augmented(part, threads), state.layout, state.totals, threads)
-        state.rows += len(block)
+        rows = len(block) - (0 if skip is None else int(skip.sum()))
+        if state.rows + rows > MAX_ROWS:
+            raise NumericalError(f"{state.rows + rows:,} rows: exact sums hold up to {MAX_ROWS:,} rows")
+        if self.is_small and threads.count > 1:
+            self._each_thread_its_rows(state, block, threads, skip)
+        else:
+            self._add(state.totals, block, threads, skip)
+        state.rows += rows
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a state is so small that each thread can have its own."""
+        return self.nbytes() <= SMALL_STATE
+
+    def _each_thread_its_rows(self, state: GramState, block: Block, threads: Threads, skip: np.ndarray | None) -> None:
+        step = -(-len(block) // threads.count)
+
+        def rows(first: int) -> np.ndarray:
+            part = slice(first, first + step)
+            totals = np.zeros_like(state.totals)
+            self._add(totals, block.take(part), ALONE, None if skip is None else skip[part])
+            return totals
+
+        for totals in threads.map(rows, range(0, len(block), step)):
+            state.totals += totals
+
+    def _add(self, totals: np.ndarray, block: Block, threads: Threads, skip: np.ndarray | None) -> None:
+        layout, step = self.layout, self.product.rows
+        for first in range(0, len(block), step):
+            part = slice(first, first + step)
+            Z = self._augmented(block.take(part), threads)
+            if skip is not None:
+                Z[skip[part]] = 0  # a row of zeros adds nothing to any sum
+            self.product.add(Z, layout, totals, threads)
 
     def _augmented(self, block: Block, threads: Threads) -> np.ndarray:
-        """Features, ones and digits of a block, in a buffer that is used again for the next."""
+        """Features, ones and digits of a block, in a buffer that this thread uses again for the next."""
         n, D = len(block), self.map.n_features
         out = self._work()[:n]
         self.map.compute(self.scaling.transform(block.X, self.map.precision.inputs), out, threads)
@@ -105,10 +137,10 @@ class Gram(Statistic[GramState]):
         return out
 
     def _work(self) -> np.ndarray:
-        if "block" not in self._buffer:
+        if not hasattr(self._buffer, "block"):
             extra = self.layout.size - self.map.n_features
-            self._buffer["block"] = self.map.block(self.product.rows, self.product.dtype, extra)
-        return self._buffer["block"]
+            self._buffer.block = self.map.block(self.product.rows, self.product.dtype, extra)
+        return self._buffer.block
 
     def work_bytes(self, threads: int) -> int:
         """Memory of one update besides the state: the block, the scaled inputs, what the product needs."""
