@@ -13,7 +13,7 @@ from scipy import linalg, optimize, special, stats
 
 from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import KINDS, Frequencies, check, draw, draw_phases, kind_of, stream
+from streamrf.maps.frequencies import KINDS, Frequencies, check, draw, draw_phases, kind_of, lattice, stream
 from streamrf.maps.frequencies.aligned import (
     alignments,
     best_weights,
@@ -23,7 +23,7 @@ from streamrf.maps.frequencies.aligned import (
     target_columns,
 )
 from streamrf.maps.frequencies.digital_net import net_points
-from streamrf.maps.frequencies.discrepancy import dyadic_correlation, gap_variances, shifted_correlation
+from streamrf.maps.frequencies.discrepancy import dyadic_factors, gap_variances, shifted_factors
 from streamrf.maps.frequencies.lattice import lattice_points
 from streamrf.maps.frequencies.sequences import first_primes, halton_points, sobol_points
 from streamrf.maps.frequencies.weighted import nonnegative_solution, normal_equations
@@ -250,19 +250,49 @@ class TestPointSets:
         draws = np.stack([make(rng, 6, np.full(2, 1.0))[4] for _ in range(400)])
         assert all(stats.kstest(column, "uniform").pvalue > 0.005 for column in draws.T)
 
-    def test_shifted_correlation_is_an_integral(self) -> None:
-        ours = shifted_correlation(5)
-        u = (np.arange(200_000) + 0.5) / 200_000
-        expected = [np.mean(special.ndtri(u) * special.ndtri((u + k / 5) % 1)) for k in range(5)]
-        np.testing.assert_allclose(ours, expected, atol=5e-3)
+    @pytest.mark.parametrize("g", [0.02, 0.5, 3.0])
+    def test_shifted_factors_are_means_over_shifts(self, g: float) -> None:
+        u = (np.arange(100_000) + 0.5) / 100_000
+        for k in range(7):
+            v, w = special.ndtri(u), special.ndtri((u + k / 7) % 1)
+            for ours, sign in zip(shifted_factors(g, 7), (-1, 1), strict=True):
+                assert ours[k] == pytest.approx(np.mean(np.exp(-g * (v + sign * w) ** 2 / 2)), abs=0.01)
 
-    def test_dyadic_correlation_is_a_conditional_mean(self) -> None:
+    @pytest.mark.parametrize(("g", "bits"), [(0.02, 3), (0.5, 3), (3.0, 3), (0.5, 1), (0.5, 9)])
+    def test_dyadic_factors_are_means_over_points_that_share_bits(self, g: float, bits: int) -> None:
         rng = np.random.default_rng(0)
-        u, v = rng.random((2, 400_000))
-        product = special.ndtri(u) * special.ndtri(v)
-        shared = 3 - np.frexp((u * 8).astype(int) ^ (v * 8).astype(int))[1]
-        expected = [product[shared == k].mean() for k in range(4)]
-        np.testing.assert_allclose(dyadic_correlation(3), expected, atol=0.02)
+        for k in {0, 1, bits - 1, bits}:
+            prefix, bit, tails = rng.integers(0, 2**k, 200_000), rng.integers(0, 2, 200_000), rng.random((2, 200_000))
+            if k < bits:  # the next bit differs, and what follows is free
+                tails = (np.stack([bit, 1 - bit]) + tails) / 2
+            v, w = special.ndtri((prefix + tails) / 2**k)
+            for ours, sign in zip(dyadic_factors(g, bits), (-1, 1), strict=True):
+                assert ours[k] == pytest.approx(np.mean(np.exp(-g * (v + sign * w) ** 2 / 2)), abs=0.012)
+
+    def test_coordinates_without_variance_do_not_matter(self) -> None:
+        for plain, mirrored in (shifted_factors(0.0, 50), dyadic_factors(0.0, 6)):
+            assert np.all(plain == 1)
+            assert np.all(mirrored == 1)
+
+    def test_the_criterion_is_the_mean_squared_error(self) -> None:
+        """For any two frequencies: E cos(v'gap) cos(w'gap) over normal gaps is half the sum of the two products."""
+        rng = np.random.default_rng(0)
+        g, (v, w) = np.array([0.3, 1.2]), rng.standard_normal((2, 2))
+        gaps = rng.standard_normal((400_000, 2)) * np.sqrt(g)
+        products = [np.exp(-(g * (v + sign * w) ** 2).sum() / 2) for sign in (-1, 1)]
+        assert np.mean(np.cos(gaps @ v) * np.cos(gaps @ w)) == pytest.approx(np.mean(products), abs=5e-3)
+
+    @pytest.mark.parametrize("make", [lattice_points, net_points])
+    def test_chosen_generators_beat_random_ones(self, make: object, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The empirical second moments, which decide the error in many columns, are nearer to the identity."""
+
+        def off_identity() -> float:
+            draws = (special.ndtri(make(np.random.default_rng(s), 100, self.SPREAD)) for s in range(20))
+            return float(np.mean([np.linalg.norm(W.T @ W / 100 - np.eye(7)) for W in draws]))
+
+        chosen = off_identity()
+        monkeypatch.setattr(lattice, "CANDIDATES", 1)
+        assert chosen < 0.75 * off_identity()
 
     def test_principal_axes_get_the_first_coordinates(self) -> None:
         """On data that varies along one oblique line, points even along it beat points even along the columns."""

@@ -9,15 +9,15 @@ import numpy as np
 
 from streamrf.errors import InputError
 from streamrf.kernels import Kernel
-from streamrf.maps.frequencies.aligned import aligned
+from streamrf.maps.frequencies.aligned import draw_aligned
 from streamrf.maps.frequencies.base import Draw, Frequencies, need_radial, stream
-from streamrf.maps.frequencies.moments import moment_matched, need_second_moment
-from streamrf.maps.frequencies.monte_carlo import mc
-from streamrf.maps.frequencies.orthogonal import orthogonal
+from streamrf.maps.frequencies.moments import draw_moment_matched, need_second_moment
+from streamrf.maps.frequencies.monte_carlo import draw_mc
+from streamrf.maps.frequencies.orthogonal import draw_orthogonal
 from streamrf.maps.frequencies.projection import StructuredProjection
-from streamrf.maps.frequencies.quasi import digital_net, halton, lattice, sobol
-from streamrf.maps.frequencies.structured import fastfood, sorf
-from streamrf.maps.frequencies.weighted import weighted
+from streamrf.maps.frequencies.quasi import draw_digital_net, draw_halton, draw_lattice, draw_sobol
+from streamrf.maps.frequencies.structured import draw_fastfood, draw_sorf
+from streamrf.maps.frequencies.weighted import draw_weighted
 
 __all__ = ["KINDS", "Frequencies", "Kind", "StructuredProjection", "check", "draw", "draw_phases", "kind_of", "stream"]
 
@@ -36,17 +36,19 @@ class Kind:
 
 
 _KINDS = {
-    "mc": Kind(mc, "independent draws of the spectral measure (Rahimi and Recht)"),
-    "orthogonal": Kind(orthogonal, "blocks of orthogonal directions", radial=True),
-    "sorf": Kind(sorf, "orthogonal by Hadamard transforms and signs, fast", radial=True, structured=True),
-    "fastfood": Kind(fastfood, "Hadamard transforms and a Gaussian diagonal, fast", radial=True, structured=True),
-    "halton": Kind(halton, "scrambled Halton sequence", sample="helps"),
-    "sobol": Kind(sobol, "scrambled Sobol sequence", sample="helps"),
-    "lattice": Kind(lattice, "shifted rank-1 lattice, built for F and d", sample="helps"),
-    "digital-net": Kind(digital_net, "shifted digital net, built for F and d", sample="helps"),
-    "moment-matched": Kind(moment_matched, "mean and covariance of the spectral measure, exactly", second_moment=True),
-    "weighted": Kind(weighted, "weights fitted to the kernel on a sample", sample="needed"),
-    "aligned": Kind(aligned, "draws and weights aligned with the targets", sample="needed", targets=True),
+    "mc": Kind(draw_mc, "independent draws of the spectral measure (Rahimi and Recht)"),
+    "orthogonal": Kind(draw_orthogonal, "blocks of orthogonal directions", radial=True),
+    "sorf": Kind(draw_sorf, "orthogonal by Hadamard transforms and signs, fast", radial=True, structured=True),
+    "fastfood": Kind(draw_fastfood, "Hadamard transforms and a Gaussian diagonal, fast", radial=True, structured=True),
+    "halton": Kind(draw_halton, "scrambled Halton sequence", sample="helps"),
+    "sobol": Kind(draw_sobol, "scrambled Sobol sequence", sample="helps"),
+    "lattice": Kind(draw_lattice, "shifted rank-1 lattice, built for F and d", sample="helps"),
+    "digital-net": Kind(draw_digital_net, "shifted digital net, built for F and d", sample="helps"),
+    "moment-matched": Kind(
+        draw_moment_matched, "mean and covariance of the spectral measure, exactly", second_moment=True
+    ),
+    "weighted": Kind(draw_weighted, "weights fitted to the kernel on a sample", sample="needed"),
+    "aligned": Kind(draw_aligned, "draws and weights aligned with the targets", sample="needed", targets=True),
 }
 KINDS = tuple(_KINDS)
 

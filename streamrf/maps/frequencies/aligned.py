@@ -84,7 +84,7 @@ def systematic(rng: np.random.Generator, pi: np.ndarray, F: int) -> np.ndarray:
     return np.searchsorted(passed, rng.random() + np.arange(F), side="right")
 
 
-def aligned(request: Draw) -> Frequencies:
+def draw_aligned(request: Draw) -> Frequencies:
     X = request.rows("aligned")[:ROWS]
     if request.targets is None:
         raise InputError("aligned frequencies are fitted to targets and there are none: give them, or use weighted")

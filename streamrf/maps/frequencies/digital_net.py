@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from streamrf.maps.frequencies.discrepancy import dyadic_correlation
+from streamrf.maps.frequencies.discrepancy import dyadic_factors
 from streamrf.maps.frequencies.lattice import candidates_within_budget
 from streamrf.maps.hadamard import transform
 
@@ -57,29 +57,28 @@ def _fill(columns: np.ndarray, x: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _badness(x: np.ndarray, change: np.ndarray, pairs: np.ndarray, plus: np.ndarray, minus: np.ndarray) -> float:
+def _badness(x: np.ndarray, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray) -> float:
     total = 0.0
     for i in range(len(x)):
-        c = change[x[i]]
-        total += pairs[i] * (plus[i] * (1.0 + c) + minus[i] * (1.0 - c))
+        total += same[i] * plain[x[i]] + opposite[i] * mirrored[x[i]]
     return total
 
 
 @njit(cache=True, nogil=True)
 def _best_generator(
-    candidates: np.ndarray, change: np.ndarray, pairs: np.ndarray, plus: np.ndarray, minus: np.ndarray
+    candidates: np.ndarray, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray
 ) -> np.ndarray:
-    """The coordinate that the best candidate gives; the products so far are multiplied by it."""
-    best, chosen = np.inf, np.zeros(len(pairs), np.int64)
+    """The coordinate that the best candidate gives; the products so far are multiplied by its factors."""
+    best, chosen = np.inf, np.zeros(len(plain), np.int64)
     x = np.empty_like(chosen)
     for columns in candidates:
         _fill(columns, x)
-        bad = _badness(x, change, pairs, plus, minus)
+        bad = _badness(x, plain, mirrored, same, opposite)
         if bad < best:
             best, chosen[:] = bad, x
     for i in range(len(chosen)):
-        plus[i] *= 1.0 + change[chosen[i]]
-        minus[i] *= 1.0 - change[chosen[i]]
+        same[i] *= plain[chosen[i]]
+        opposite[i] *= mirrored[chosen[i]]
     return chosen
 
 
@@ -95,12 +94,11 @@ def net_points(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.ndarr
     bits, coordinates = max(1, (F - 1).bit_length()), len(spread)
     size = 2**bits
     leading_zeros = bits - np.frexp(np.arange(size))[1]
-    correlation = dyadic_correlation(bits)[leading_zeros]
-    pairs, tries = _pairs_at_each_difference(F, size), candidates_within_budget(coordinates, size)
-    plus, minus = np.ones(size), np.ones(size)
+    tries = candidates_within_budget(coordinates, size)
+    same, opposite = _pairs_at_each_difference(F, size), _pairs_at_each_difference(F, size)
     points = np.empty((F, coordinates))
-    for j in range(coordinates):
-        candidates = _random_generators(rng, tries, bits)
-        x = _best_generator(candidates, spread[j] * correlation, pairs, plus, minus)[:F]
+    for j, g in enumerate(spread):
+        plain, mirrored = (table[leading_zeros] for table in dyadic_factors(float(g), bits))
+        x = _best_generator(_random_generators(rng, tries, bits), plain, mirrored, same, opposite)[:F]
         points[:, j] = ((x ^ rng.integers(0, size)) + rng.random(F)) / size
     return points

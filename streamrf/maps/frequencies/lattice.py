@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from streamrf.maps.frequencies.discrepancy import shifted_correlation
+from streamrf.maps.frequencies.discrepancy import shifted_factors
 
-CANDIDATES = 16
+CANDIDATES = 32  # for each coordinate; many more gain nothing
 WORK = 2**29  # evaluations of one coordinate of one point that a construction may take: a second or two
 
 
@@ -17,10 +17,10 @@ def candidates_within_budget(coordinates: int, points: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _badness(z: int, change: np.ndarray, plus: np.ndarray, minus: np.ndarray) -> float:
-    F, k, total = len(change), 0, 0.0
+def _badness(z: int, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray) -> float:
+    F, k, total = len(plain), 0, 0.0
     for i in range(F):
-        total += plus[i] * (1.0 + change[k]) + minus[i] * (1.0 - change[k])
+        total += same[i] * plain[k] + opposite[i] * mirrored[k]
         k += z
         if k >= F:
             k -= F
@@ -28,25 +28,18 @@ def _badness(z: int, change: np.ndarray, plus: np.ndarray, minus: np.ndarray) ->
 
 
 @njit(cache=True, nogil=True)
-def _best_generators(candidates: np.ndarray, spread: np.ndarray, correlation: np.ndarray, group: int) -> np.ndarray:
-    """One generator for each coordinate (row of candidates), each chosen given those before it in its group."""
-    F = len(correlation)
-    plus, minus = np.ones(F), np.ones(F)
-    chosen = np.empty(len(candidates), np.int64)
-    for j in range(len(candidates)):
-        if j % group == 0:
-            plus[:], minus[:] = 1.0, 1.0
-        change = spread[j] * correlation
-        best = np.inf
-        for z in candidates[j]:
-            bad = _badness(z, change, plus, minus)
-            if bad < best:
-                best, chosen[j] = bad, z
-        k = 0
-        for i in range(F):
-            plus[i] *= 1.0 + change[k]
-            minus[i] *= 1.0 - change[k]
-            k = (k + chosen[j]) % F
+def _best_generator(
+    candidates: np.ndarray, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray
+) -> int:
+    """The candidate that adds least error; the products so far are multiplied by its factors."""
+    F, best, chosen = len(plain), np.inf, candidates[0]
+    for z in candidates:
+        bad = _badness(z, plain, mirrored, same, opposite)
+        if bad < best:
+            best, chosen = bad, z
+    for i in range(F):
+        same[i] *= plain[i * chosen % F]
+        opposite[i] *= mirrored[i * chosen % F]
     return chosen
 
 
@@ -56,13 +49,12 @@ def lattice_points(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.n
     F points have few generators to choose from, and coordinates of the same one would be copies of each other. So
     where there are more coordinates than that, each group has a lattice of its own in random order (Latin supercube).
     """
-    coordinates = len(spread)
-    units = np.flatnonzero(np.gcd(np.arange(F), F) == 1)
-    group = min(coordinates, max(1, len(units) // 4))
-    tries = candidates_within_budget(coordinates, F)
-    candidates = units[rng.integers(0, len(units), (coordinates, tries))]
-    z = _best_generators(candidates, spread, shifted_correlation(F), group)
-    points = np.arange(F)[:, None] * z % F
-    for start in range(group, coordinates, group):
-        points[:, start : start + group] = points[rng.permutation(F), start : start + group]
-    return (points / F + rng.random(coordinates)) % 1.0
+    units, coordinates = np.flatnonzero(np.gcd(np.arange(F), F) == 1), len(spread)
+    group, tries = max(1, len(units) // 4), candidates_within_budget(coordinates, F)
+    points = np.empty((F, coordinates))
+    for j, g in enumerate(spread):
+        if j % group == 0:
+            same, opposite, order = np.ones(F), np.ones(F), rng.permutation(F)
+        z = _best_generator(units[rng.integers(0, len(units), tries)], *shifted_factors(float(g), F), same, opposite)
+        points[:, j] = (order * z % F / F + rng.random()) % 1.0
+    return points

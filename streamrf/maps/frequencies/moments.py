@@ -57,7 +57,7 @@ def need_second_moment(kernel: Kernel) -> None:
         )
 
 
-def moment_matched(request: Draw) -> Frequencies:
+def draw_moment_matched(request: Draw) -> Frequencies:
     kernel, F, d = request.kernel, request.F, request.d
     need_second_moment(kernel)
     W, variance = kernel.sample(request.rng(), F, d), kernel.second_moment(d) / d

@@ -5,5 +5,5 @@ from __future__ import annotations
 from streamrf.maps.frequencies.base import Draw, Frequencies, evenly
 
 
-def mc(request: Draw) -> Frequencies:
+def draw_mc(request: Draw) -> Frequencies:
     return evenly(request.kernel.sample(request.rng(), request.F, request.d), "mc")

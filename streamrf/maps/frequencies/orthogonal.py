@@ -18,7 +18,7 @@ def directions(rng: np.random.Generator, F: int, d: int) -> np.ndarray:
     return np.concatenate([random_frame(rng, d, min(d, F - start)) for start in range(0, F, d)])
 
 
-def orthogonal(request: Draw) -> Frequencies:
+def draw_orthogonal(request: Draw) -> Frequencies:
     need_radial("orthogonal", request.kernel)
     rng = request.rng()
     radii = request.kernel.radii(rng.random(request.F), request.d)

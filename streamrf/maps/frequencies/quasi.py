@@ -42,18 +42,18 @@ def _frequencies(request: Draw, kind: str, points: Points, *, half: bool) -> Fre
     return evenly(W if axes is None else W @ axes[1].T, kind)
 
 
-def halton(request: Draw) -> Frequencies:
+def draw_halton(request: Draw) -> Frequencies:
     return _frequencies(request, "halton", halton_points, half=True)
 
 
-def sobol(request: Draw) -> Frequencies:
+def draw_sobol(request: Draw) -> Frequencies:
     return _frequencies(request, "sobol", sobol_points, half=True)
 
 
-def lattice(request: Draw) -> Frequencies:
+def draw_lattice(request: Draw) -> Frequencies:
     return _frequencies(request, "lattice", lattice_points, half=True)
 
 
-def digital_net(request: Draw) -> Frequencies:
+def draw_digital_net(request: Draw) -> Frequencies:
     """The net is chosen for even functions already: halving the space as well would undo part of it."""
     return _frequencies(request, "digital-net", net_points, half=False)

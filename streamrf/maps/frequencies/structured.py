@@ -19,7 +19,7 @@ def _structured(request: Draw, kind: str, factors: StructuredProjection) -> Freq
     return Frequencies(None, uniform_weights(request.F), kind, factors)
 
 
-def fastfood(request: Draw) -> Frequencies:
+def draw_fastfood(request: Draw) -> Frequencies:
     """S H G P H B: random signs, a permutation, a Gaussian diagonal, and norms that follow the kernel's radial law.
 
     Each row is in a uniform direction, so each is an exact draw; rows of one block depend on each other.
@@ -36,7 +36,7 @@ def fastfood(request: Draw) -> Frequencies:
     return _structured(request, "fastfood", factors)
 
 
-def sorf(request: Draw) -> Frequencies:
+def draw_sorf(request: Draw) -> Frequencies:
     """H D1 H D2 H D3 with random signs: orthogonal rows of nearly uniform direction, and norms of the radial law."""
     need_radial("sorf", request.kernel)
     n, rng = max(SHORTEST, padded_length(request.d)), request.rng()

@@ -8,8 +8,8 @@ from scipy.linalg import cho_factor, cho_solve
 from streamrf.errors import NumericalError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.base import Draw, Frequencies
-from streamrf.maps.frequencies.monte_carlo import mc
-from streamrf.maps.frequencies.orthogonal import orthogonal
+from streamrf.maps.frequencies.monte_carlo import draw_mc
+from streamrf.maps.frequencies.orthogonal import draw_orthogonal
 
 RIDGE = 1e-2  # of the mean diagonal of the normal equations; the fit is the same for a tenth or ten times as much
 ROWS = 2000  # of the sample; its pairs are 4 million equations
@@ -49,10 +49,10 @@ def normal_equations(X: np.ndarray, W: np.ndarray, kernel: Kernel) -> tuple[np.n
     return A / len(X) ** 2, b / len(X) ** 2
 
 
-def weighted(request: Draw) -> Frequencies:
+def draw_weighted(request: Draw) -> Frequencies:
     """Orthogonal frequencies where the kernel has them, else independent ones, and their fitted weights."""
     X = request.rows("weighted")[:ROWS]
-    W = (orthogonal if request.kernel.radial else mc)(request).dense()
+    W = (draw_orthogonal if request.kernel.radial else draw_mc)(request).dense()
     A, b = normal_equations(X, W, request.kernel)
     A[np.diag_indices_from(A)] += RIDGE * np.mean(np.diag(A))
     return Frequencies(W, nonnegative_solution(A, b), "weighted")
