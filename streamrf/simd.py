@@ -6,6 +6,7 @@ fused multiply-add, so that each machine rounds at the same places.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -65,7 +66,7 @@ def dot_pairs(builder: Any, a: Any, b: Any) -> Any:
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An uninitialised C-ordered array that starts on a cache line, as aligned vector loads need."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
     offset = -raw.ctypes.data % 64
     return raw[offset : offset + size].view(dtype).reshape(shape)

@@ -1,8 +1,8 @@
 """Gram totals as column panels of a lower triangle, and the protocol of the products that add to them.
 
-A panel holds ``Z[:, j0:]' Z[:, j0:j1]``: the columns ``j0:j1`` of Z'Z from the diagonal block down (the diagonal block in
-full), stored by column. Panels cost half the memory of the whole matrix, are independent (one thread each), and are
-long enough for every kernel to run at its full speed.
+A panel holds the columns ``j0:j1`` of Z'Z from row j0 down, stored by column; above the diagonal it is zero. Panels cost
+half the memory of the whole matrix, are independent (one thread each), and are long enough for every kernel to run at
+its full speed.
 """
 
 from __future__ import annotations
@@ -57,19 +57,27 @@ class Layout:
         j0 = self.starts[number]
         return flat[self.offsets[number] : self.offsets[number + 1]].reshape(self.width(j0), self.size - j0)
 
+    def add_panel(self, totals: np.ndarray, number: int, product: np.ndarray) -> None:
+        """Add a product of a panel's shape, without what it has above the diagonal."""
+        panel, width = self.panel(totals, number), product.shape[0]
+        np.add(panel[:, width:], product[:, width:], out=panel[:, width:], casting="unsafe")
+        square = panel[:, :width]
+        np.add(square, np.triu(product[:, :width]), out=square, casting="unsafe")
+
     def columns(self, flat: np.ndarray, first: int, last: int) -> np.ndarray:
         """Columns ``first:last`` of the whole symmetric matrix, as (size, last - first)."""
-        out = np.empty((self.size, last - first), flat.dtype)
+        out = np.zeros((self.size, last - first), flat.dtype)
         for number, j0 in enumerate(self.starts):
             panel, j1 = self.panel(flat, number), j0 + self.width(j0)
             low, high = max(first, j0), min(last, j1)
-            if low < high:  # below the diagonal: these columns are stored
-                out[j0:, low - first : high - first] = panel[low - j0 : high - j0].T
-            if first < self.size and j1 <= last:  # above: the mirror image, from this panel's rows
-                rows = max(first, j1)
-                out[j0:j1, rows - first :] = panel[:, rows - j0 : last - j0]
-            elif j1 <= first:
-                out[j0:j1, :] = panel[:, first - j0 : last - j0]
+            if low < high:  # what is stored of these columns: from the diagonal down
+                out[j0:, low - first : high - first] += panel[low - j0 : high - j0].T
+            if last > j0:  # the mirror image, right of the diagonal: rows j0:j1 of columns beyond them
+                rows = max(first, j0)
+                mirrored = panel[:, rows - j0 : last - j0].copy()
+                own = np.arange(j0, j1)[:, None] >= np.arange(rows, last)[None, :]
+                mirrored[own] = 0  # the diagonal and what lies below it is there already
+                out[j0:j1, rows - first :] += mirrored
         return out
 
 

@@ -37,8 +37,7 @@ class BlasProduct(Product):
             def multiply(number: int, block: Any = block) -> None:
                 j0 = layout.starts[number]
                 product = block[:, j0 : j0 + layout.width(j0)].T @ block[:, j0:]
-                panel = layout.panel(totals, number)
-                np.add(panel, product, out=panel, casting="unsafe")
+                layout.add_panel(totals, number, product)
 
             each_panel(layout, threads, multiply)
 

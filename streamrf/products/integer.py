@@ -8,6 +8,8 @@ before an int32 lane could overflow: 2 * 127^2 * 2048/2 < 2^31 and 2 * 2047^2 * 
 
 from __future__ import annotations
 
+import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -72,39 +74,101 @@ def _tile(typing: Any, a: Any, b: Any, pairs: Any, out: Any) -> Any:
     return types.void(i, i, i, i), codegen
 
 
+@intrinsic
+def _interleave(typing: Any, even: Any, odd: Any, out: Any) -> Any:
+    """One full tile of a pair of rows: their int16 side by side, column by column."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line, pairs = ir.VectorType(I16, TILE), ir.VectorType(I16, 2 * TILE)
+        even, odd = (builder.load(builder.inttoptr(a, line.as_pointer()), align=1) for a in args[:2])
+        order = [index for c in range(TILE) for index in (c, TILE + c)]
+        mixed = builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, 2 * TILE), order))
+        builder.store(mixed, builder.inttoptr(args[2], pairs.as_pointer()), align=32)
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(i, i, i), codegen
+
+
 @njit(cache=True, nogil=True)
 def _pack(Z: Any, first: int, last: int, j0: int, j1: int, out: Any) -> None:
-    """``out[tile, pair, column, parity]`` of columns ``j0:j1`` and rows ``first:last``; what is missing is zero."""
-    tiles, pairs, width, _ = out.shape
+    """``out[tile, pair, column]``: rows ``2 pair`` and ``2 pair + 1`` of a column in one int32; what is missing is zero."""
+    tiles, pairs, width = out.shape
+    whole = (last - first) // 2
+    z, o = Z.ctypes.data, out.ctypes.data
     for tile in range(tiles):
         start = j0 + tile * width
         filled = max(0, min(width, j1 - start))
         for pair in range(pairs):
             row = first + 2 * pair
-            for c in range(filled):
-                out[tile, pair, c, 0] = Z[row, start + c] if row < last else 0
-                out[tile, pair, c, 1] = Z[row + 1, start + c] if row + 1 < last else 0
-            for c in range(filled, width):
-                out[tile, pair, c, 0] = 0
-                out[tile, pair, c, 1] = 0
+            if filled == width and pair < whole:
+                even = z + row * Z.strides[0] + start * 2
+                _interleave(
+                    np.intp(even), np.intp(even + Z.strides[0]), np.intp(o + tile * out.strides[0] + pair * out.strides[1])
+                )
+                continue
+            for c in range(width):
+                value = np.int32(0)
+                if c < filled:
+                    value = np.int32(Z[row, start + c]) & 0xFFFF
+                    if pair < whole:
+                        value |= np.int32(Z[row + 1, start + c]) << 16
+                out[tile, pair, c] = value
+
+
+@njit(cache=True, nogil=True)
+def _regroup(rows: Any, j0: int, j1: int, out: Any) -> None:
+    """Columns ``j0:j1`` of a packed block in the narrower tiles of the other side."""
+    tiles, pairs, width = out.shape
+    height = rows.shape[2]
+    for tile in range(tiles):
+        for c in range(width):
+            j = j0 + tile * width + c
+            if j < j1:
+                source = rows[j // height, :, j % height]
+                for pair in range(pairs):
+                    out[tile, pair, c] = source[pair]
+            else:
+                out[tile, :, c] = 0
 
 
 @njit(cache=True, nogil=True)
 def _panel(rows: Any, first_tile: int, columns: Any, scratch: Any, totals: Any) -> None:
-    """Add the products of all packed row tiles from ``first_tile`` on with the packed columns of one panel."""
-    row_tiles, pairs, height, _ = rows.shape
-    column_tiles, _, width, _ = columns.shape
+    """Add the products of the packed row tiles from ``first_tile`` on with the packed columns of one panel.
+
+    Tiles above the diagonal are left out, and so are the entries above it in tiles that it crosses.
+    """
+    row_tiles, pairs, height = rows.shape
+    column_tiles, _, width = columns.shape
     panel_width, panel_height = totals.shape
     a, b, s = rows.ctypes.data, columns.ctypes.data, scratch.ctypes.data
     for r in range(first_tile, row_tiles):
         i0 = (r - first_tile) * height
         filled = min(height, panel_height - i0)
         for c in range(column_tiles):
+            if i0 + height <= c * width:
+                break
             _tile(np.intp(a + r * rows.strides[0]), np.intp(b + c * columns.strides[0]), pairs, np.intp(s))
-            for j in range(min(width, panel_width - c * width)):
-                line = totals[c * width + j]
-                for i in range(filled):
-                    line[i0 + i] += np.int64(scratch[j, i])
+            for j in range(c * width, min((c + 1) * width, panel_width)):
+                line, sums = totals[j], scratch[j - c * width]
+                for i in range(max(0, j - i0), filled):
+                    line[i0 + i] += np.int64(sums[i])
+
+
+@njit(cache=True, nogil=True)
+def _all_panels(
+    Z: Any, first: int, last: int, size: int, width: int, packed: Any, columns: Any, scratch: Any, totals: Any
+) -> None:
+    """A whole slice on one thread, without returning to Python between panels."""
+    _pack(Z, first, last, 0, size, packed)
+    offset = 0
+    for j0 in range(0, size, width):
+        j1 = min(j0 + width, size)
+        tiles = columns[: (j1 - j0 + COLUMNS - 1) // COLUMNS]
+        _regroup(packed, j0, j1, tiles)
+        length = (j1 - j0) * (size - j0)
+        _panel(packed, j0 // TILE, tiles, scratch, totals[offset : offset + length].reshape(j1 - j0, size - j0))
+        offset += length
 
 
 class IntegerProduct(Product):
@@ -116,16 +180,24 @@ class IntegerProduct(Product):
         self.depth = DEPTH[bits]
         self.dtype = np.dtype(np.int16)
         self.rows = 2048
+        self._buffers = threading.local()
 
     def add(self, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> None:
+        add_slice = self._alone if threads.count == 1 else self._together
         for first in range(0, len(Z), self.depth):
-            self._add_slice(Z, first, min(first + self.depth, len(Z)), layout, totals, threads)
+            add_slice(Z, first, min(first + self.depth, len(Z)), layout, totals, threads)
 
-    def _add_slice(
+    def _alone(
         self, Z: np.ndarray, first: int, last: int, layout: Layout, totals: np.ndarray, threads: Threads
     ) -> None:
-        pairs = (last - first + 1) // 2
-        packed = aligned_empty((-(-layout.size // TILE), pairs, TILE, 2), np.int16)
+        packed, columns, scratch = (self._buffer(name, shape) for name, shape in self._shapes(first, last, layout))
+        _all_panels(Z, first, last, layout.size, layout.panel_width, packed, columns, scratch, totals)
+
+    def _together(
+        self, Z: np.ndarray, first: int, last: int, layout: Layout, totals: np.ndarray, threads: Threads
+    ) -> None:
+        shapes = dict(self._shapes(first, last, layout))
+        packed = self._buffer("rows", shapes["rows"])
 
         def pack(number: int) -> None:
             j0 = layout.starts[number]
@@ -135,13 +207,30 @@ class IntegerProduct(Product):
         def multiply(number: int) -> None:
             j0 = layout.starts[number]
             j1 = j0 + layout.width(j0)
-            columns = aligned_empty((-(-(j1 - j0) // COLUMNS), pairs, COLUMNS, 2), np.int16)
-            _pack(Z, first, last, j0, j1, columns)
-            scratch = aligned_empty((COLUMNS, TILE), np.int32)
+            columns = self._buffer("columns", shapes["columns"])[: -(-(j1 - j0) // COLUMNS)]
+            _regroup(packed, j0, j1, columns)
+            scratch = self._buffer("tile", shapes["tile"])
             _panel(packed, j0 // TILE, columns, scratch, layout.panel(totals, number))
 
         each_panel(layout, threads, pack)
         each_panel(layout, threads, multiply)
+
+    def _shapes(self, first: int, last: int, layout: Layout) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        pairs = (last - first + 1) // 2
+        return (
+            ("rows", (-(-layout.size // TILE), pairs, TILE)),
+            ("columns", (-(-layout.width(0) // COLUMNS), pairs, COLUMNS)),
+            ("tile", (COLUMNS, TILE)),
+        )
+
+    def _buffer(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """An int32 array of this thread's own, kept for the next block: fresh memory costs a page fault a page."""
+        size = math.prod(shape)
+        kept = getattr(self._buffers, name, None)
+        if kept is None or len(kept) < size:
+            kept = aligned_empty((size,), np.int32)
+            setattr(self._buffers, name, kept)
+        return kept[:size].reshape(shape)
 
     def work_bytes(self, layout: Layout, threads: int) -> int:
         return 2 * self.depth * (layout.size + TILE + threads * (PANEL + COLUMNS))

@@ -71,10 +71,9 @@ class MklProduct(Product):
 
         def multiply(number: int) -> None:
             j0 = layout.starts[number]
-            panel = layout.panel(totals, number)
-            product = np.zeros(panel.shape, np.int32)
+            product = np.zeros((layout.width(j0), layout.size - j0), np.int32)
             self._multiply(Z, other, j0, product)
-            panel += product
+            layout.add_panel(totals, number, product)
 
         each_panel(layout, threads, multiply)
 
