@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from streamrf import safejson
 from streamrf.errors import FileFormatError, InputError, MismatchError
-from streamrf.sources.base import Span
+from streamrf.sources.base import Source, Span
 from streamrf.units import format_count
 
 
@@ -304,6 +304,18 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({format_count(self.count)} rows of {format_count(len(self._shards))} shards)"
+
+
+def ledger_of(source: Source, rows: RowSet) -> Ledger:
+    """The rows of a source by the shards they lie in; a shard that is listed twice is a MismatchError."""
+    ledger, start = Ledger(), 0
+    for member in source.members():
+        stop = start + member.n_rows
+        inside = rows.intersection(RowSet([(start, stop)]))
+        own = RowSet((span.start - start, span.stop - start) for span in inside.spans())
+        ledger.add(member.fingerprint(), getattr(member, "location", "a shard"), member.n_rows, own)
+        start = stop
+    return ledger
 
 
 def _check_same_size(shard: Shard, label: str, n_rows: int) -> None:

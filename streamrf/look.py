@@ -45,10 +45,29 @@ class TargetScan:
             if len(self.distinct) > MAX_CLASSES:
                 self.distinct = None
 
+    def declare(self, classes: tuple[str, ...], kind: str) -> None:
+        """Labels that may come, as people write them; one that was seen and is not among them is a DataError."""
+        labels = {_label(text, kind) for text in classes}
+        strange = (self.distinct or set()) - labels
+        if self.distinct is None or strange:
+            found = f"the label {min(strange)!r}" if strange else "targets that are not labels"
+            raise DataError(f"--classes {','.join(classes)}: the data has {found}, which is not among them")
+        self.distinct = labels
+
     def _extremes(self, y: np.ndarray) -> None:
         low, high = y.min(axis=0).astype(np.float64), y.max(axis=0).astype(np.float64)
         self.low = low if self.low is None else np.minimum(self.low, low)
         self.high = high if self.high is None else np.maximum(self.high, high)
+
+
+def _label(text: str, kind: str) -> Any:
+    """A label from its text, in the type of the targets (numpy's letter)."""
+    try:
+        if kind == "b":
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        return int(text) if kind in "iu" else float(text) if kind == "f" else text
+    except (KeyError, ValueError):
+        raise InputError(f"--classes: {text!r} is not a label of the targets' type") from None
 
 
 def scan_targets(source: Source) -> TargetScan:
@@ -87,7 +106,9 @@ def infer_task(scan: TargetScan, kind: str) -> str:
 
 def _classes(scan: TargetScan) -> TargetCoding:
     if scan.distinct is None:
-        raise DataError(f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use --task regression")
+        raise DataError(
+            f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use --task regression"
+        )
     if len(scan.distinct) < 2:
         only = next(iter(scan.distinct), None)
         raise DataError(f"one class only ({only!r}): a classifier needs at least two, check the target column")

@@ -58,8 +58,8 @@ class Plan:
             stage = max(self.stages, key=lambda name: self.stages[name])
             largest = max(self.parts, key=lambda name: self.parts[name])
             raise BudgetError(
-                f"this run is projected to need {format_bytes(self.projected)} (in the {stage} stage; the largest part is"
-                f" {largest}, {format_bytes(self.parts[largest])}), the budget is {format_bytes(self.budget)}:"
+                f"this run is projected to need {format_bytes(self.projected)} (in the {stage} stage; the largest part"
+                f" is {largest}, {format_bytes(self.parts[largest])}), the budget is {format_bytes(self.budget)}:"
                 f" raise --memory, or lower {'--D' if largest in ('statistics', 'matrix') else 'the chunk size of the data'}"
             )
 
@@ -75,17 +75,20 @@ def make_plan(source: Source, recipe: Recipe, *, outputs: int, threads: int, bud
     reserved = memory.resident() + COMPILED
     budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
     layout = _layout(recipe, outputs)
+    folds = recipe.cv or 1
     parts = _parts(source, recipe, layout, threads, outputs)
+    parts["statistics"] *= folds
     fixed = reserved + parts["statistics"]
     span_bytes = int(np.clip((budget - fixed) // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
     spans = work_spans(source, SPAN_ROWS, span_bytes)
     parts["reading"] = max(source.read_bytes(span) + (1 + AHEAD) * source.block_bytes(span) for span in spans)
     share = holdout_share(recipe, source.n_rows)
     parts["hold-out rows"] = int(source.n_rows * share * (8 * outputs + 8 + source.n_features * 8))
+    parts["total"] = 8 * layout.length if recipe.cv else 0
     stages = {
         "pilot": parts["pilot"] + parts["sample"],
         "pass": parts["statistics"] + parts["block"] + parts["reading"] + parts["hold-out rows"],
-        "solve": parts["statistics"] + parts["matrix"] + parts["block"] + parts["hold-out rows"],
+        "solve": parts["statistics"] + parts["total"] + parts["matrix"] + parts["block"] + parts["hold-out rows"],
     }
     stages = {name: reserved + int(SLACK * size) for name, size in stages.items()}
     why = f"the {recipe.D} x {recipe.D} system fits in memory, and one pass of exact sums solves it for every lambda"

@@ -18,6 +18,7 @@ from streamrf.sources.screening import POLICIES
 AUTO = "auto"
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
 MAX_FEATURES = 2_000_000
+MAX_FOLDS = 100
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Recipe:
     ridge: float | None = None
     task: str = AUTO
     holdout: float | None = None  # share of rows that choose lambda; None: a tenth, at most 20,000 rows
+    cv: int | None = None  # folds that choose lambda, instead of the hold-out rows
     nan: str = "error"
     pilot: str = AUTO  # auto, none
     seed: int = 0
@@ -50,6 +52,7 @@ class Recipe:
         self._check("length_scale", self.length_scale is None or self.length_scale > 0, "a positive number")
         self._check("ridge", self.ridge is None or self.ridge >= 0, "zero or a positive number")
         self._check("holdout", self.holdout is None or 0 <= self.holdout < 1, "a share from 0 to below 1")
+        self._check("cv", self.cv is None or 2 <= self.cv <= MAX_FOLDS, f"a number of folds from 2 to {MAX_FOLDS}")
         if self.kernel != AUTO:
             make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import memory
+from streamrf import memory, safejson
 from streamrf.calibration import Calibration
 from streamrf.checkpoint import Checkpoint, Clock
 from streamrf.engines.base import Engine, Pass
@@ -20,11 +20,10 @@ from streamrf.engines.local import LocalEngine
 from streamrf.errors import DataError
 from streamrf.interrupts import Interrupted, deferred_interrupts
 from streamrf.kernels import make_kernel
-from streamrf.ledger import Ledger, RowSet
+from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets, settle_targets
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier, map_from_parts
-from streamrf.maps.scores import Scorer
 from streamrf.model import Model
 from streamrf.pilot import PilotRun, defaults, sample_rows
 from streamrf.plan import Plan, make_plan
@@ -36,14 +35,14 @@ from streamrf.scaling import Scaling, fit_scaling
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.sources.base import Block, Source
 from streamrf.statistics.fitting import Fitting, FittingState
+from streamrf.statistics.folds import Folds, FoldsState, fold_of
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.moments import Moments
 from streamrf.statistics.scores import Scores
 from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
 from streamrf.units import format_count
-
-RIDGE_LIMITS = (1e-13, 1e2)
+from streamrf.validation import FoldPath, HoldoutPath, LambdaWalk
 
 
 @dataclass
@@ -66,6 +65,7 @@ class Prepared:
     scaling: Scaling
     map: FeatureMap
     story: dict[str, Any] = field(default_factory=dict)
+    feature_names: tuple[str, ...] | None = None
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         scaling, scaling_arrays = self.scaling.to_parts()
@@ -73,6 +73,7 @@ class Prepared:
         coding, coding_arrays = self.coding.to_parts()
         document = {
             "recipe": self.recipe.to_json(), "scaling": scaling, "map": map, "targets": coding, "story": self.story,
+            "feature_names": self.feature_names,
         }  # fmt: skip
         return document, {**scaling_arrays, **map_arrays, **coding_arrays}
 
@@ -81,7 +82,43 @@ class Prepared:
         return cls(
             Recipe.from_json(document["recipe"]), TargetCoding.from_parts(document["targets"], arrays),
             Scaling.from_parts(document["scaling"], arrays), map_from_parts(document["map"], arrays), document["story"],
+            tuple(document["feature_names"]) if document["feature_names"] else None,
         )  # fmt: skip
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each part that statistics must have in common to be added, by the name people know it by."""
+        parts: dict[str, Any] = {"map": self.map, "scaling": self.scaling, "target coding": self.coding}
+        return {name: _digest(*part.to_parts()) for name, part in parts.items()}
+
+    def model(self, weights: Weights, calibration: Calibration | None, ledger: Ledger, story: dict[str, Any]) -> Model:
+        """The model that these weights make of it."""
+        if calibration is None and self.coding.classes:
+            calibration = Calibration.plain(self.coding.outputs)
+        return Model(
+            self.recipe.with_(ridge=weights.ridge), self.scaling, self.map, self.coding, weights, calibration,
+            self.feature_names, ledger, story,
+        )  # fmt: skip
+
+
+def _digest(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    sha = hashlib.sha256(safejson.digest(safejson.plain(document, "a part")).encode())
+    for name, array in sorted(arrays.items()):
+        sha.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        sha.update(np.ascontiguousarray(array).data)
+    return sha.hexdigest()
+
+
+PassState = FittingState | FoldsState  # what a training pass sums: without folds, or with them
+
+
+@dataclass
+class Chosen:
+    """What the rows that were not trained on decided, and the sums of all rows."""
+
+    ridge: float
+    calibration: Calibration | None
+    gram: GramState
+    story: dict[str, Any]
 
 
 @dataclass
@@ -104,11 +141,14 @@ class Training:
         self.reporter, self.threads = reporter, threads
         self.engine: Engine = LocalEngine(threads, settings.order)
         self.seconds: dict[str, float] = {}
+        self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
+        self.skipped = RowSet()
 
     def run(self) -> Trained:
         start = time.monotonic()
         self.reporter.note(self.source.describe())
         self.plan = self._plan()
+        ledger_of(self.source, self._all_rows())  # a shard that is listed twice is refused now, not after the pass
         checkpoint = self._checkpoint()
         saved = checkpoint.load(self.identity()) if checkpoint else None
         if saved:
@@ -120,11 +160,27 @@ class Training:
         self.reporter.settled(chosen(prepared.recipe))
         with self._timed("pass"):
             state = self._pass(prepared, checkpoint, saved)
+        if state.rows < 2:
+            raise DataError(f"{state.rows} usable rows: at least two are needed to fit a model")
+        dropped = state.dropped
         with self._timed("solve"):
-            model = self.solve(prepared, state)
+            chosen_ = self.choose(prepared, state)
+            model = self.solve(prepared, chosen_)
         self.seconds["total"] = time.monotonic() - start
-        self._finish_story(model, state)
-        return Trained(model, state.gram, self.plan, self.seconds)
+        self._finish_story(model, chosen_.gram, dropped)
+        return Trained(model, chosen_.gram, self.plan, self.seconds)
+
+    def accumulate(self, prepared: Prepared, rows: RowSet | None = None) -> FittingState:
+        """The sums of the source (or of some of its rows) alone, with everything else fixed: no pilot, no weights."""
+        self.reporter.note(self.source.describe())
+        self.plan = self._plan()
+        self.skipped = RowSet() if rows is None else rows.complement(self.source.n_rows)
+        self.fixed = {**prepared.digests(), "rows": None if rows is None else rows.to_json()}
+        checkpoint = self._checkpoint()
+        saved = checkpoint.load(self.identity()) if checkpoint else None
+        state = self._pass(prepared, checkpoint, saved)
+        assert isinstance(state, FittingState)
+        return state
 
     def _plan(self) -> Plan:
         outputs = max(self.source.n_outputs, 1)
@@ -143,22 +199,31 @@ class Training:
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued."""
-        return {"data": self.source.fingerprint(), "recipe": self.recipe.to_json()}
+        return {"data": self.source.fingerprint(), "recipe": self.recipe.to_json(), **self.fixed}
 
     def _checkpoint(self) -> Checkpoint | None:
         return Checkpoint(self.settings.checkpoint) if self.settings.checkpoint else None
 
-    def prepare(self) -> Prepared:
-        """Look at the targets, draw the sample, run the pilot, fix scaling and map."""
-        assert self.source.y_dtype is not None or not self.source.has_targets
-        scan = scan_targets(self.source)
-        coding = settle_targets(scan, self.recipe.task, self.source.y_dtype.kind, self.recipe.nan)  # type: ignore[union-attr]
+    def prepare(self, classes: tuple[str, ...] | None = None) -> Prepared:
+        """Look at the targets, draw the sample, run the pilot, fix scaling and map.
+
+        ``classes`` are all there will ever be, as people write them: other data may have more than this source.
+        """
+        coding = self._coding(classes)
         self.reporter.note(describe_targets(coding))
         rows = sample_rows(self.source.n_rows, self.source.n_features * self.source.x_dtype.itemsize, self.recipe)
         sample = draw_sample(self.source, rows, self.recipe.seed, self.recipe.nan)
         recipe, story = self._pilot(sample, coding)
         scaling = self._scaling(recipe, sample)
-        return Prepared(recipe, coding, scaling, self._map(recipe, scaling, sample, coding), story)
+        map = self._map(recipe, scaling, sample, coding)
+        return Prepared(recipe, coding, scaling, map, story, self.source.feature_names)
+
+    def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
+        scan = scan_targets(self.source)
+        kind = self.source.y_dtype.kind  # type: ignore[union-attr]
+        if classes is not None:
+            scan.declare(classes, kind)
+        return settle_targets(scan, self.recipe.task, kind, self.recipe.nan)
 
     def _pilot(self, sample: Block, coding: TargetCoding) -> tuple[Recipe, dict[str, Any]]:
         recipe = self.recipe.with_(task=coding.task)
@@ -187,10 +252,15 @@ class Training:
     def _sizes(self) -> dict[str, int]:
         return {"span_rows": self.plan.span_rows, "span_bytes": self.plan.span_bytes}
 
-    def _pass(self, prepared: Prepared, checkpoint: Checkpoint | None, saved: Any) -> FittingState:
+    def _statistic(self, prepared: Prepared) -> Fitting | Folds:
         gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, self.threads.count)
-        statistic = Fitting(gram, self.plan.holdout, prepared.recipe.seed)
-        job = Pass.start(statistic, self.source, nan=prepared.recipe.nan, **self._sizes())
+        seed, folds = prepared.recipe.seed, self.recipe.cv
+        return Folds(gram, folds, self.plan.holdout, seed) if folds else Fitting(gram, self.plan.holdout, seed)
+
+    def _pass(self, prepared: Prepared, checkpoint: Checkpoint | None, saved: Any) -> PassState:
+        statistic: Any = self._statistic(prepared)
+        job: Pass[Any] = Pass.start(statistic, self.source, nan=prepared.recipe.nan, **self._sizes())
+        job.done = self.skipped.copy()
         if saved:
             job.state, job.done = statistic.load(saved.arrays), RowSet.from_json(saved.ledger)
             job.dropped = job.state.dropped
@@ -203,29 +273,53 @@ class Training:
         self.done = job.done
         if job.dropped:
             self.reporter.note(f"{format_count(job.dropped)} rows with NaN or infinite values were left out")
-        if job.state.gram.rows + job.state.holdout.rows < 2:
-            raise DataError(f"{job.state.gram.rows} usable rows: at least two are needed to fit a model")
         if checkpoint:
             self.finished_checkpoint = checkpoint
         return job.state
 
-    def solve(self, prepared: Prepared, state: FittingState) -> Model:
-        """The lambda path on the hold-out rows, which then join; weights, calibration and metrics."""
+    def choose(self, prepared: Prepared, state: PassState) -> Chosen:
+        """Lambda, calibration and metrics, from rows or folds that the weights have not seen; then all rows are in."""
+        if isinstance(state, FoldsState):
+            return self._choose_by_folds(prepared, state)
+        chosen_ = Chosen(_known(prepared.recipe.ridge), None, state.gram, {"holdout": None})
         holdout = state.holdout.table()
-        ridge, calibration, metrics = prepared.recipe.ridge, None, None
         if holdout is not None and state.gram.rows >= 2:
             path = self._path(prepared, state.gram, holdout)
-            ridge, scores = path.choose(prepared.recipe.ridge if self.recipe.ridge is not None else None)
-            calibration, metrics = self._judge(prepared, ridge, path.weights, scores, holdout)
+            chosen_.ridge = self._walk(prepared, path)
+            chosen_.calibration, chosen_.story["holdout"] = self._judge(prepared, [(path.weights, holdout)])
+        if holdout is not None:
             self._join(prepared, state, holdout)
-        weights = self._solver(prepared, state.gram).solve(_known(ridge))
+        return chosen_
+
+    def _choose_by_folds(self, prepared: Prepared, state: FoldsState) -> Chosen:
+        path = FoldPath(state, prepared.map, prepared.coding, self.threads)
+        ridge = self._walk(prepared, path)
+        parts = self._out_of_fold(prepared, path, state)
+        calibration, metrics = self._judge(prepared, parts) if parts else (None, None)
+        story = {"holdout": metrics, "cross_validation": path.story()}
+        del path  # and with it a matrix and a state
+        return Chosen(ridge, calibration, state.total(), story)
+
+    def _walk(self, prepared: Prepared, path: LambdaWalk) -> float:
+        """The best lambda of a path; one that was asked for is only judged."""
+        ridge = path.choose(_known(prepared.recipe.ridge), fixed=self.recipe.ridge is not None)
+        self.reporter.note(f"lambda {ridge:.3g} ({len(path.tried)} tried)")
+        return ridge
+
+    def _out_of_fold(self, prepared: Prepared, path: FoldPath, state: FoldsState) -> list[tuple[Weights, Block]]:
+        """The rows kept of each fold, with weights that have not seen it."""
+        kept = state.kept.table()
+        if kept is None:
+            return []
+        place = fold_of(kept.index, len(state.folds), prepared.recipe.seed)
+        present = [number for number in range(len(state.folds)) if (place == number).any()]
+        return [(path.weights_without(state.folds[i], path.ridge), kept.take(place == i)) for i in present]
+
+    def solve(self, prepared: Prepared, chosen_: Chosen) -> Model:
+        """Weights from the sums of all rows."""
+        weights = self._solver(prepared, chosen_.gram).solve(chosen_.ridge)
         self._mention_rank(weights)
-        if calibration is None and prepared.coding.classes:
-            calibration = Calibration.plain(prepared.coding.outputs)
-        return Model(
-            prepared.recipe.with_(ridge=ridge), prepared.scaling, prepared.map, prepared.coding, weights, calibration,
-            self.source.feature_names, self._ledger(), {**prepared.story, "holdout": metrics},
-        )  # fmt: skip
+        return prepared.model(weights, chosen_.calibration, self.ledger(), {**prepared.story, **chosen_.story})
 
     def _mention_rank(self, weights: Weights) -> None:
         if weights.jitter:
@@ -237,46 +331,47 @@ class Training:
     def _solver(self, prepared: Prepared, gram: GramState) -> RidgeSolver:
         return RidgeSolver(NormalEquations.from_state(gram, prepared.map, prepared.coding), self.threads)
 
-    def _path(self, prepared: Prepared, gram: GramState, holdout: Block) -> RidgePath:
+    def _path(self, prepared: Prepared, gram: GramState, holdout: Block) -> HoldoutPath:
         X = prepared.scaling.transform(holdout.X, prepared.map.precision.inputs)
-        return RidgePath(self._solver(prepared, gram), prepared, X, holdout.y, self.threads, self.reporter)  # type: ignore[arg-type]
+        return HoldoutPath(self._solver(prepared, gram), prepared.map, X, holdout.y)  # type: ignore[arg-type]
 
     def _judge(
-        self, prepared: Prepared, ridge: float, weights: Weights, scores: np.ndarray, holdout: Block
+        self, prepared: Prepared, parts: list[tuple[Weights, Block]]
     ) -> tuple[Calibration | None, dict[str, Any]]:
-        """Calibration on the hold-out rows, and the metrics there."""
-        calibration = None
-        coding = prepared.coding
-        if coding.classes:
-            codes = _codes(holdout.y)  # type: ignore[arg-type]
-            calibration = Calibration.fit(scores, codes)
-        model = Model(prepared.recipe, prepared.scaling, prepared.map, coding, weights, calibration, None, Ledger())
-        statistic = Scores(model)
-        state = statistic.zero()
-        y = np.asarray(coding.classes)[codes] if coding.classes else holdout.y
-        statistic.update(state, Block(holdout.X, y, holdout.index), self.threads)
-        return calibration, statistic.metrics(state)
+        """Calibration on rows that the weights beside them have not seen, and the metrics there."""
+        calibration = self._calibrate(prepared, parts) if prepared.coding.classes else None
+        models = [prepared.model(weights, calibration, Ledger(), {}) for weights, _ in parts]
+        state = Scores(models[0]).zero()
+        for model, (_, rows) in zip(models, parts, strict=True):
+            Scores(model).update(state, _as_read(prepared.coding, rows), self.threads)
+        return calibration, Scores(models[0]).metrics(state)
+
+    def _calibrate(self, prepared: Prepared, parts: list[tuple[Weights, Block]]) -> Calibration:
+        models = [prepared.model(weights, None, Ledger(), {}) for weights, _ in parts]
+        scores = [model.scores(rows.X, self.threads) for model, (_, rows) in zip(models, parts, strict=True)]
+        codes = [_codes(rows.y) for _, rows in parts]  # type: ignore[arg-type]
+        return Calibration.fit(np.concatenate(scores), np.concatenate(codes))
 
     def _join(self, prepared: Prepared, state: FittingState, holdout: Block) -> None:
         """The hold-out rows enter the sums: bits equal to never having been held out."""
         gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, self.threads.count)
-        y = holdout.y
-        if prepared.coding.classes:
-            y = np.asarray(prepared.coding.classes)[_codes(holdout.y)]  # type: ignore[arg-type]
-        gram.update(state.gram, Block(holdout.X, y, holdout.index), self.threads)
+        gram.update(state.gram, _as_read(prepared.coding, holdout), self.threads)
 
-    def _ledger(self) -> Ledger:
-        ledger = Ledger()
-        ledger.add(self.source.fingerprint(), self.source.describe(), self.source.n_rows, self.done)
-        return ledger
+    def _all_rows(self) -> RowSet:
+        return RowSet([(0, self.source.n_rows)])
 
-    def _finish_story(self, model: Model, state: FittingState) -> None:
+    def ledger(self) -> Ledger:
+        """The rows that the pass summed, by shard."""
+        return ledger_of(self.source, self.done.difference(self.skipped))
+
+    def _finish_story(self, model: Model, gram: GramState, dropped: int) -> None:
         model.story |= {
-            "rows": state.gram.rows,
-            "dropped": state.dropped,
+            "rows": gram.rows,
+            "dropped": dropped,
+            "asked": self.recipe.to_json(),
             "seconds": self.seconds,
             "memory": {"projected": self.plan.projected, "budget": self.plan.budget, "peak": memory.peak()},
-            "statistics_digest": state.gram.digest(),
+            "statistics_digest": gram.digest(),
             "data": {"fingerprint": self.source.fingerprint(), "describe": self.source.describe()},
         }
 
@@ -296,7 +391,7 @@ class _Watcher:
         self.training, self.prepared, self.checkpoint, self.asked = training, prepared, checkpoint, asked
         self.clock = Clock(training.settings.checkpoint_every)
 
-    def __call__(self, job: Pass[FittingState]) -> None:
+    def __call__(self, job: Pass[Any]) -> None:
         age = self.clock.age if self.checkpoint else None
         self.training.reporter.advanced(job.done.count, age)
         stopping = self.asked() and job.rows_left > 0
@@ -307,60 +402,12 @@ class _Watcher:
             kept = f" and kept in {self.checkpoint.place}" if self.checkpoint else "; nothing was kept (no checkpoint)"
             raise Interrupted(f"stopped: {where}{kept}")
 
-    def _save(self, job: Pass[FittingState]) -> None:
+    def _save(self, job: Pass[Any]) -> None:
         assert self.checkpoint is not None
         job.state.dropped = job.dropped
         extra, arrays = self.prepared.to_parts()
         with self.clock.saving():
             self.checkpoint.save(self.training.identity(), job.done, {**arrays, **job.state.arrays()}, extra)
-
-
-class RidgePath:
-    """Walks lambda downhill on the squared error of the hold-out rows, in steps of ten and then of its root."""
-
-    def __init__(
-        self,
-        solver: RidgeSolver,
-        prepared: Prepared,
-        X: np.ndarray,
-        y: np.ndarray,
-        threads: Threads,
-        reporter: Reporter,
-    ) -> None:
-        self.solver, self.prepared, self.X, self.y = solver, prepared, X, y
-        self.threads, self.reporter = threads, reporter
-        self.tried: dict[float, float] = {}
-        self.best = math.inf
-        self.weights: Weights
-
-    def choose(self, fixed: float | None) -> tuple[float, np.ndarray]:
-        """The best lambda and its scores on the hold-out rows; a lambda that was asked for is only judged."""
-        start = fixed if fixed is not None else _known(self.prepared.recipe.ridge)
-        self.error(start)
-        if fixed is None:
-            for factor in (10.0, 10.0**0.5):
-                here = self.weights.ridge
-                self._walk(here, 1 / factor) or self._walk(here, factor)
-        self.reporter.note(f"lambda {self.weights.ridge:.3g} ({len(self.tried)} tried)")
-        return self.weights.ridge, self.scores
-
-    def _walk(self, start: float, factor: float) -> bool:
-        """Follow one direction as long as it gets better; whether it did at all."""
-        ridge, better = start * factor, False
-        while RIDGE_LIMITS[0] <= ridge <= RIDGE_LIMITS[1] and self.error(ridge):
-            ridge, better = ridge * factor, True
-        return better
-
-    def error(self, ridge: float) -> bool:
-        """Solve at this lambda; whether it is the best so far by more than a hair."""
-        weights = self.solver.solve(ridge)
-        scores = Scorer(self.prepared.map, weights.coefficients, weights.intercept).scores(self.X, self.threads)
-        error = float(((scores - self.y) ** 2).mean())
-        self.tried[ridge] = error
-        if error < self.best * (1 - 1e-4):
-            self.best, self.weights, self.scores = error, weights, scores
-            return True
-        return False
 
 
 def _known(ridge: float | None) -> float:
@@ -371,6 +418,13 @@ def _known(ridge: float | None) -> float:
 def _codes(values: np.ndarray) -> np.ndarray:
     """Class positions from the coded targets that hold-out rows keep."""
     return (values[:, 0] > 0).astype(np.int64) if values.shape[1] == 1 else values.argmax(axis=1)
+
+
+def _as_read(coding: TargetCoding, rows: Block) -> Block:
+    """Hold-out rows with their targets as a source gives them."""
+    if not coding.classes:
+        return rows
+    return Block(rows.X, np.asarray(coding.classes)[_codes(rows.y)], rows.index)  # type: ignore[arg-type]
 
 
 def chosen(recipe: Recipe) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from streamrf.statistics.gram import GramState
 from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
 
-
 JITTERS = tuple(10.0**e for e in range(-14, -4))  # z'z is about one, so these are shares of it
 MARGIN = 4.0  # pivots below so many roundings of the diagonal are noise
 
@@ -34,7 +33,7 @@ class Weights:
     intercept: np.ndarray  # (outputs,)
     ridge: float
     jitter: float = 0.0  # what was added to lambda because rounding had made the matrix indefinite
-    rank: float | None = None  # effective dimension tr(S (S + lambda)^-1), said where jitter was needed
+    rank: float | None = None  # effective dimension tr(S (S + lambda)^-1), where jitter was needed or it was asked for
 
 
 @dataclass
@@ -105,12 +104,15 @@ class RidgeSolver:
         self.threads = threads
         self._matrix = np.empty((equations.size, equations.size), order="F")
 
-    def solve(self, ridge: float) -> Weights:
-        """Weights at this lambda. A matrix that rounding makes indefinite is solved with the least jitter that helps."""
+    def solve(self, ridge: float, *, dimension: bool = False) -> Weights:
+        """Weights at this lambda, with the effective dimension where it is asked for.
+
+        A matrix that rounding makes indefinite is solved with the least jitter that helps.
+        """
         for jitter in (0.0, *JITTERS):
             solution = self._cholesky(ridge, jitter)
             if solution is not None:
-                rank = self._effective_dimension(ridge + jitter) if jitter else None
+                rank = self._effective_dimension(ridge + jitter) if jitter or dimension else None
                 return self.equations.weights(solution, ridge, jitter, rank)
         raise NumericalError(f"lambda {ridge:g} leaves the system singular: choose a larger one, such as 1e-6")
 

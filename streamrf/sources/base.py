@@ -96,3 +96,7 @@ class Source(ABC):
     def shards(self) -> tuple[Span, ...]:
         """The rows of each part this source was put together from; a source that is not a list has one part."""
         return (Span(0, self.n_rows),)
+
+    def members(self) -> tuple[Source, ...]:
+        """The tables this source was put together from, in row order, each known by its own fingerprint."""
+        return (self,)

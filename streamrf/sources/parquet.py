@@ -8,13 +8,14 @@ called ``y``. Columns pandas added for its index (``__index_level_0__``) are nev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from streamrf.errors import DataError
-from streamrf.sources.base import Block, Span
+from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.dtypes import as_targets
 from streamrf.sources.memory import rows_of
 from streamrf.sources.parquet_columns import Choice, choose_columns, fill_column, widened
@@ -56,6 +57,16 @@ class ParquetSource(Table):
 
     def chunks(self) -> tuple[Span, ...]:
         return tuple(group.rows for group in self._files.groups)
+
+    def members(self) -> tuple[Source, ...]:
+        """The files, as each would be read alone: one that is named later by itself is recognised."""
+        return (self,) if len(self._files.paths) == 1 else self._members
+
+    @cached_property
+    def _members(self) -> tuple[Source, ...]:
+        choice = replace(self._choice, features=list(self._columns.features))  # in one order, whatever a file's is
+        filled = sorted({group.file for group in self._files.groups})
+        return tuple(ParquetSource(self._files.paths[i], choice=choice) for i in filled)
 
     def read(self, span: Span) -> Block:
         """Features and targets in one go over the file."""

@@ -44,6 +44,9 @@ class Shards(Table):
     def shards(self) -> tuple[Span, ...]:
         return tuple(map(Span, self._starts, self._starts[1:]))
 
+    def members(self) -> tuple[Source, ...]:
+        return tuple(member for part in self.parts for member in part.members())
+
     def has_partial_reads(self) -> bool:
         return all(part.has_partial_reads() for part in self.parts)
 

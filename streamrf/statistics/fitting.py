@@ -21,6 +21,10 @@ class FittingState(State):
     holdout: SampleState
     dropped: int = 0
 
+    @property
+    def rows(self) -> int:
+        return self.gram.rows + self.holdout.rows
+
     def __iadd__(self, other: FittingState) -> Self:
         self.gram += other.gram
         self.holdout += other.holdout
@@ -39,7 +43,7 @@ class FittingState(State):
 
 @dataclass
 class Fitting(Statistic[FittingState]):
-    """Rows chosen by their number are held out; their targets are kept in coded form, so that labels of any type fit."""
+    """Rows chosen by their number are held out, with their targets in coded form, so that labels of any type fit."""
 
     gram: Gram
     share: float

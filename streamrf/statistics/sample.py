@@ -12,16 +12,20 @@ from streamrf.sources.base import Block
 from streamrf.statistics.base import State
 
 
-def chosen_rows(index: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Mask of the rows that belong to a random ``share``: a hash of the row's number against a threshold."""
-    if share <= 0:
-        return np.zeros(len(index), bool)
+def hash_rows(index: np.ndarray, seed: int) -> np.ndarray:
+    """A 64-bit hash of each row's number: the same whatever the order, the chunks or the machine."""
     with np.errstate(over="ignore"):
         h = index.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the splitmix64 finaliser
             h = (h ^ (h >> np.uint64(shift))) * np.uint64(factor)
-        h ^= h >> np.uint64(31)
-    return h < np.uint64(min(share, 1.0) * (2**64 - 1))
+    return h ^ (h >> np.uint64(31))
+
+
+def chosen_rows(index: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Mask of the rows that belong to a random ``share``: a hash of the row's number against a threshold."""
+    if share <= 0:
+        return np.zeros(len(index), bool)
+    return hash_rows(index, seed) < np.uint64(min(share, 1.0) * (2**64 - 1))
 
 
 @dataclass

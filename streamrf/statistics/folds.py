@@ -1,0 +1,101 @@
+"""What the pass of a cross-validation sums: one Gram state a fold; each fold is trained on ``total - fold``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from streamrf.errors import FileFormatError
+from streamrf.sources.base import Block
+from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.sample import SampleState, chosen_rows, hash_rows
+from streamrf.threads import Threads
+
+OTHER_STREAM = 0x46_4F_4C_44  # folds must not depend on which rows are kept
+
+
+def fold_of(index: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """The fold of each row, 0 to ``folds - 1``, by a hash of its number alone."""
+    return (hash_rows(index, seed ^ OTHER_STREAM) % np.uint64(folds)).astype(np.int64)
+
+
+@dataclass
+class FoldsState(State):
+    """The sums of each fold, and a few rows kept as they are; these are in their folds too."""
+
+    folds: list[GramState]
+    kept: SampleState
+    dropped: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(fold.rows for fold in self.folds)
+
+    def total(self) -> GramState:
+        """The sums of all rows, as if there were no folds."""
+        result = self.folds[0].copy()
+        for fold in self.folds[1:]:
+            result += fold
+        return result
+
+    def __iadd__(self, other: FoldsState) -> Self:
+        for mine, theirs in zip(self.folds, other.folds, strict=True):
+            mine += theirs
+        self.kept += other.kept
+        self.dropped += other.dropped
+        return self
+
+    def __isub__(self, other: FoldsState) -> Self:
+        for mine, theirs in zip(self.folds, other.folds, strict=True):
+            mine -= theirs
+        self.kept -= other.kept
+        self.dropped -= other.dropped
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        sums = {f"fold{i}.{name}": a for i, fold in enumerate(self.folds) for name, a in fold.arrays().items()}
+        return {**sums, **self.kept.arrays(), "dropped": np.array([self.dropped], np.int64)}
+
+
+@dataclass
+class Folds(Statistic[FoldsState]):
+    """Every row goes to one fold by the hash of its number; a ``share`` of the rows is kept besides, targets coded."""
+
+    gram: Gram
+    count: int
+    share: float
+    seed: int
+
+    def zero(self) -> FoldsState:
+        return FoldsState([self.gram.zero() for _ in range(self.count)], SampleState())
+
+    def update(self, state: FoldsState, block: Block, threads: Threads) -> None:
+        self._keep(state.kept, block)
+        place = fold_of(block.index, self.count, self.seed)
+        for number, fold in enumerate(state.folds):
+            rows = np.flatnonzero(place == number)
+            if len(rows):
+                self.gram.update(fold, block.take(rows), threads)
+
+    def _keep(self, kept: SampleState, block: Block) -> None:
+        chosen = chosen_rows(block.index, self.share, self.seed)
+        if chosen.any():
+            part = block.take(chosen)
+            kept.add(Block(part.X, self.gram.coding.values(part.y), part.index))  # type: ignore[arg-type]
+
+    def load(self, arrays: dict[str, Any]) -> FoldsState:
+        if "dropped" not in arrays or f"fold{self.count - 1}.gram.rows" not in arrays:
+            raise FileFormatError(f"these are not the statistics of a cross-validation with {self.count} folds")
+        folds = [self.gram.load(_of_fold(arrays, number)) for number in range(self.count)]
+        return FoldsState(folds, SampleState.load(arrays), int(arrays["dropped"][0]))
+
+    def nbytes(self) -> int:
+        return self.count * self.gram.nbytes()
+
+
+def _of_fold(arrays: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    prefix = f"fold{number}."
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,205 @@
+"""Choosing lambda: a walk downhill on some error. Cross-validation and GCV get theirs from sums alone, without rows.
+
+The squared error of any weights on any set of rows is a quadratic form in the sums of those rows,
+``y'y - 2 w'Z'y + w'Z'Z w``, so the sums of a fold judge the weights that ``total - fold`` gives, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from streamrf.errors import InputError
+from streamrf.maps.base import FeatureMap
+from streamrf.maps.scores import Scorer
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
+from streamrf.statistics.folds import FoldsState
+from streamrf.statistics.gram import GramState
+from streamrf.targets import TargetCoding
+from streamrf.threads import Threads
+
+RIDGE_LIMITS = (1e-13, 1e2)
+HAIR = 1e-4  # a smaller share of the error is no reason to move on
+
+
+class LambdaWalk(ABC):
+    """Walks lambda downhill in steps of ten and then of its root. Subclasses say what the error is."""
+
+    def __init__(self) -> None:
+        self.tried: dict[float, float] = {}
+        self.ridge, self.best = math.nan, math.inf
+
+    @abstractmethod
+    def error(self, ridge: float) -> float:
+        """The error at this lambda."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """The lambda tried last is the best so far: hold on to what belongs to it."""
+
+    def choose(self, start: float, *, fixed: bool = False) -> float:
+        """The best lambda; one that is ``fixed`` is only judged."""
+        self._try(start)
+        if not fixed:
+            for factor in (10.0, 10.0**0.5):
+                here = self.ridge
+                self._walk(here, 1 / factor) or self._walk(here, factor)
+        return self.ridge
+
+    def _walk(self, start: float, factor: float) -> bool:
+        """Follow one direction as long as it gets better; whether it did at all."""
+        ridge, better = start * factor, False
+        while RIDGE_LIMITS[0] <= ridge <= RIDGE_LIMITS[1] and self._try(ridge):
+            ridge, better = ridge * factor, True
+        return better
+
+    def _try(self, ridge: float) -> bool:
+        """Whether this lambda is the best so far by more than a hair."""
+        self.tried[ridge] = error = self.error(ridge)
+        if not (error < self.best * (1 - HAIR) or math.isnan(self.ridge)):
+            return False
+        self.ridge, self.best = ridge, error
+        self.keep()
+        return True
+
+
+class HoldoutPath(LambdaWalk):
+    """Lambda by the squared error on rows held out; ``X`` is scaled, ``y`` coded."""
+
+    def __init__(self, solver: RidgeSolver, map: FeatureMap, X: np.ndarray, y: np.ndarray) -> None:
+        super().__init__()
+        self.solver, self.map, self.X, self.y = solver, map, X, y
+        self.weights: Weights
+
+    def error(self, ridge: float) -> float:
+        self._last = self.solver.solve(ridge)
+        scorer = Scorer(self.map, self._last.coefficients, self._last.intercept)
+        return float(((scorer.scores(self.X, self.solver.threads) - self.y) ** 2).mean())
+
+    def keep(self) -> None:
+        self.weights = self._last
+
+
+def squared_errors(equations: NormalEquations, weights: Weights, threads: Threads) -> np.ndarray:
+    """(outputs,): mean squared error of ``weights`` on the rows whose sums these are, trained on them or not."""
+    scaled = np.zeros_like(weights.coefficients)
+    amplitudes = equations.amplitudes[:, None]
+    np.divide(weights.coefficients, amplitudes, out=scaled, where=amplitudes != 0)
+    bias = equations.target_mean - weights.intercept - equations.mean @ weights.coefficients
+    spread = equations.target_variance - 2 * (equations.cross * scaled).sum(axis=0)
+    return np.maximum(spread + _quadratic(equations, weights.coefficients, threads), 0.0) + bias**2
+
+
+def _quadratic(equations: NormalEquations, coefficients: np.ndarray, threads: Threads) -> np.ndarray:
+    """(outputs,): w'Sw of the centred features, panel by panel, without another matrix."""
+    layout, n = equations.layout, float(equations.rows)
+    coefficients = np.ascontiguousarray(coefficients.T)
+
+    def one(number: int) -> np.ndarray:
+        panel = layout.panel(equations.totals, number)
+        return _quadratic_of_panel(panel, layout.starts[number], n, equations.mean, coefficients)
+
+    return np.sum(list(threads.map(one, range(-(-equations.size // layout.panel_width)))), axis=0)
+
+
+@njit(cache=True, nogil=True)
+def _quadratic_of_panel(panel: Any, j0: int, n: float, mean: Any, coefficients: Any) -> Any:
+    outputs, D = coefficients.shape
+    total = np.zeros(outputs)
+    for j in range(j0, min(D, j0 + panel.shape[0])):
+        column = np.empty(D - j)
+        for i in range(j, D):
+            column[i - j] = (float(panel[j - j0, i - j0]) / n - mean[i] * mean[j]) * (1.0 if i == j else 2.0)
+        for k in range(outputs):
+            inner = 0.0
+            for i in range(j, D):
+                inner += column[i - j] * coefficients[k, i]
+            total[k] += inner * coefficients[k, j]
+    return total
+
+
+def generalised_error(solver: RidgeSolver, ridge: float) -> tuple[Weights, float]:
+    """Weights and the GCV score: the training error over ``(1 - degrees of freedom / rows)^2``, intercept included."""
+    equations = solver.equations
+    weights = solver.solve(ridge, dimension=True)
+    assert weights.rank is not None
+    left = 1.0 - (weights.rank + 1.0) / equations.rows
+    mean = float(squared_errors(equations, weights, solver.threads).mean())
+    return weights, mean / left**2 if left > 0 else math.inf
+
+
+class GcvPath(LambdaWalk):
+    """Lambda by generalised cross-validation: no hold-out rows, no folds, only the sums."""
+
+    def __init__(self, solver: RidgeSolver) -> None:
+        super().__init__()
+        self.solver = solver
+        self.weights: Weights
+
+    def error(self, ridge: float) -> float:
+        self._last, error = generalised_error(self.solver, ridge)
+        return error
+
+    def keep(self) -> None:
+        self.weights = self._last
+
+
+class FoldPath(LambdaWalk):
+    """Lambda by K-fold cross-validation from the sums of the folds."""
+
+    def __init__(self, state: FoldsState, map: FeatureMap, coding: TargetCoding, threads: Threads) -> None:
+        super().__init__()
+        self.folds, self.map, self.coding, self.threads = state.folds, map, coding, threads
+        self.total = state.total()
+        self.errors: dict[float, list[float]] = {}
+        smallest = min(fold.rows for fold in self.folds)
+        if smallest < 2:
+            raise InputError(f"--cv {len(self.folds)}: a fold has {smallest} rows only, give fewer folds or more rows")
+        self.solver = RidgeSolver(self._equations(self.total), threads)
+
+    def _equations(self, state: GramState) -> NormalEquations:
+        return NormalEquations.from_state(state, self.map, self.coding)
+
+    def error(self, ridge: float) -> float:
+        """The mean over all rows, each judged by weights that have not seen its fold."""
+        self.errors[ridge] = [self._fold_error(fold, ridge) for fold in self.folds]
+        return float(np.average(self.errors[ridge], weights=[fold.rows for fold in self.folds]))
+
+    def keep(self) -> None:
+        """Nothing: weights are one more solve a fold."""
+
+    def _fold_error(self, fold: GramState, ridge: float) -> float:
+        return float(squared_errors(self._equations(fold), self.weights_without(fold, ridge), self.threads).mean())
+
+    def weights_without(self, fold: GramState, ridge: float) -> Weights:
+        """Weights of ``total - fold``."""
+        with self._taken_out(fold):
+            self.solver.equations = self._equations(self.total)
+            return self.solver.solve(ridge)
+
+    @contextmanager
+    def _taken_out(self, fold: GramState) -> Iterator[None]:
+        self.total -= fold
+        try:
+            yield
+        finally:
+            self.total += fold
+
+    def story(self) -> dict[str, Any]:
+        """Errors by lambda and fold, for the model's story: mean, spread (one deviation over folds), and GCV."""
+        self.solver.equations = self._equations(self.total)
+        _, gcv = generalised_error(self.solver, self.ridge)
+        chosen = self.errors[self.ridge]
+        return {
+            "folds": len(self.folds), "rows": [fold.rows for fold in self.folds],
+            "mean_squared_error": self.tried[self.ridge], "spread": float(np.std(chosen, ddof=1)), "by_fold": chosen,
+            "path": [{"lambda": ridge, "mean": self.tried[ridge], "by_fold": self.errors[ridge]}
+                     for ridge in sorted(self.errors)],
+            "gcv": gcv if math.isfinite(gcv) else None,
+        }  # fmt: skip
