@@ -1,8 +1,8 @@
 """Probabilities from scores: a softmax (two classes: a logistic curve) fitted on rows the model has not seen.
 
-``p = softmax(scores A + b)``, by maximum likelihood, held near ``A = 4 I`` by a little shrinkage so that few or separable
-rows do no harm. With three classes or more this also decides better than the largest score: least squares tends to hide
-a class that lies between two others, and a combination of scores brings it back.
+``p = softmax(scores A + b)``, by maximum likelihood, held near ``A = 4 I`` by a little shrinkage so that few or
+separable rows do no harm. With three classes or more this also decides better than the largest score: least squares
+tends to hide a class that lies between two others, and a combination of scores brings it back.
 """
 
 from __future__ import annotations

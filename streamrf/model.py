@@ -93,6 +93,10 @@ class Model:
             files["statistics"] = state.arrays()
         write_archive(path, kind=KIND, documents={"model": documents}, arrays=files, overwrite=overwrite)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process as it is to a file: what is packed for this CPU stays here."""
+        return Model._from_parts, self._parts()
+
     def _parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         scaling, scaling_arrays = self.scaling.to_parts()
         map, map_arrays = self.map.to_parts()
@@ -126,7 +130,7 @@ class Model:
         coefficients, intercept = arrays["weights.coefficients"], arrays["weights.intercept"]
         if coefficients.shape != (map.n_features, coding.outputs) or intercept.shape != (coding.outputs,):
             raise FileFormatError(
-                f"weights of shape {coefficients.shape} do not fit {map.n_features} features and {coding.outputs} outputs"
+                f"weights {coefficients.shape} do not fit {map.n_features} features and {coding.outputs} outputs"
             )
         calibration = None
         if coding.task == CLASSIFICATION:

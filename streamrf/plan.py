@@ -60,7 +60,7 @@ class Plan:
             raise BudgetError(
                 f"this run is projected to need {format_bytes(self.projected)} (in the {stage} stage; the largest part"
                 f" is {largest}, {format_bytes(self.parts[largest])}), the budget is {format_bytes(self.budget)}:"
-                f" raise --memory, or lower {'--D' if largest in ('statistics', 'matrix') else 'the chunk size of the data'}"
+                f" raise --memory, or lower {'--D' if largest in ('statistics', 'matrix') else 'the size of chunks'}"
             )
 
     def to_json(self) -> dict[str, Any]:

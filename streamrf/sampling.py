@@ -17,13 +17,13 @@ MAX_BYTES = 2**31  # and no more than this is read
 def draw_sample(source: Source, rows: int, seed: int, nan: str) -> Block:
     """About ``rows`` rows in random order, screened."""
     rng = np.random.default_rng([seed, 0x5A4D])
-    spans = [spans for spans in work_spans(source, max(256, rows // 8), 64 * 2**20)]
+    spans = list(work_spans(source, max(256, rows // 8), 64 * 2**20))
     chosen = _some(spans, source, rng)
     share = min(1.0, rows / sum(map(len, chosen)))
     parts = [_rows_of(source, span, share, rng, nan) for span in chosen]
     block = Block(
         np.concatenate([part.X for part in parts]),
-        None if parts[0].y is None else np.concatenate([part.y for part in parts]),  # type: ignore[misc]
+        None if parts[0].y is None else np.concatenate([part.y for part in parts]),
         np.concatenate([part.index for part in parts]),
     )
     if not len(block):

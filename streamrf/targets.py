@@ -2,8 +2,8 @@
 
 A regression target is held as an integer multiple of a step (a power of two, at most 2^-26 of the target's range), and
 that integer is written in balanced digits small enough to be features themselves. A class label is one digit already:
--1 or +1 for two classes, one column of 0 or 1 a class for more. So ``Z'y`` and ``y'y`` come out of the same exact integer
-product as ``Z'Z``.
+-1 or +1 for two classes, one column of 0 or 1 a class for more. So ``Z'y`` and ``y'y`` come out of the same exact
+integer product as ``Z'Z``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TargetCoding:
         return codes
 
     def encode(self, y: np.ndarray, precision: Precision) -> np.ndarray:
-        """The Gram columns of these targets: digits as integers, or numbers in units of the step for float precisions."""
+        """The Gram columns of these targets: digits as integers, or for float precisions numbers of about one."""
         values = self.values(y)
         if self.task == CLASSIFICATION:
             return values

@@ -1,4 +1,4 @@
-"""What people see: a progress line in a terminal, plain lines elsewhere, and tables. Progress goes to standard error."""
+"""What people see: a progress bar in a terminal, plain lines elsewhere, and tables. Progress goes to stderr."""
 
 from __future__ import annotations
 

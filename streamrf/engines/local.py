@@ -10,6 +10,7 @@ from typing import Any
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
 from streamrf.ledger import RowSet
 from streamrf.sources.base import Block, Span
+from streamrf.sources.retries import persistently
 from streamrf.sources.screening import screen
 from streamrf.sources.spans import work_spans
 from streamrf.threads import Threads
@@ -19,7 +20,7 @@ PIECE = 8192  # rows between two looks at the clock and at Ctrl-C
 
 
 class LocalEngine(Engine):
-    """Reads in the background, sums in the foreground; ``order`` permutes the spans, to show that it does not matter."""
+    """Reads in the background, sums in the foreground; ``order`` permutes the spans, to show it does not matter."""
 
     def __init__(self, threads: Threads, order: Any = None) -> None:
         self.threads = threads
@@ -80,7 +81,7 @@ def read_ahead(job: Pass[Any], spans: list[Span]) -> Iterator[tuple[Block, int, 
     def read() -> None:
         try:
             for span in spans:
-                block, dropped = screen(job.source.read(span), job.nan, job.source)
+                block, dropped = screen(persistently(job.source.read, span), job.nan, job.source)
                 if not put((block, dropped, span)):
                     return
             put(None)

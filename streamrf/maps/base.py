@@ -31,11 +31,17 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def compute(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
-        """Features of scaled inputs X into ``out[:len(X), :n_features]``; columns up to ``width`` may be overwritten."""
+        """Features of scaled X into ``out[:len(X), :n_features]``; columns up to ``width`` may be overwritten."""
 
     @abstractmethod
     def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """JSON and arrays for the model file."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process as it is to a file: what is packed for this CPU stays here."""
+        from streamrf.maps.build import map_from_parts
+
+        return map_from_parts, self.to_parts()
 
     def block(self, rows: int, dtype: Any, extra: int = 0) -> np.ndarray:
         """An output block for so many rows, with room for ``extra`` columns after the features."""

@@ -4,8 +4,8 @@ Each feature of each row is computed by the same sequence of operations whatever
 ``t = b + x_0 w_0 + x_1 w_1 + ...`` in fused multiply-adds in this order, then a polynomial. So the bits of a feature
 depend on its row and its frequency alone. (A BLAS does not promise this: it picks another kernel for a short block.)
 
-Angles are measured in turns: frequencies and phases come divided by 2 pi, so that wrapping is ``t - rint(t)``, exact for
-any size of ``t``. With ``g = 1/4 - |t|`` the cosine is ``sin(2 pi g)``, an odd polynomial on ``[-1/4, 1/4]``.
+Angles are measured in turns: frequencies and phases come divided by 2 pi, so that wrapping is ``t - rint(t)``, exact
+for any size of ``t``. With ``g = 1/4 - |t|`` the cosine is ``sin(2 pi g)``, an odd polynomial on ``[-1/4, 1/4]``.
 """
 
 from __future__ import annotations
@@ -123,13 +123,17 @@ def _tile_of(rows: int) -> Callable[..., Any]:
 
 
 @intrinsic
-def _four_rows(typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+def _four_rows(
+    typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any
+) -> Any:
     i = types.intp
     return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(ROWS)
 
 
 @intrinsic
-def _one_row(typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+def _one_row(
+    typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any
+) -> Any:
     i = types.intp
     return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(1)
 
@@ -191,7 +195,7 @@ class PackedCosines:
         return self.W.shape[0] * self.W.shape[2]
 
     def compute(self, X: np.ndarray, scale: float, out: np.ndarray, threads: Threads) -> None:
-        """Fill ``out[:len(X), :count]`` (columns up to ``padded`` are overwritten too), rounding integers at ``scale``."""
+        """Fill ``out[:len(X), :count]`` (columns up to ``padded`` are overwritten), rounding integers at ``scale``."""
         X = np.ascontiguousarray(X, self.W.dtype)
         if X.shape[1] != self.W.shape[1] or out.shape[1] < self.padded or len(out) < len(X):
             raise ValueError(f"inputs {X.shape} and output {out.shape} do not fit {self.W.shape} packed frequencies")
@@ -206,7 +210,7 @@ class PackedCosines:
 
 @njit(cache=True, nogil=True)
 def wrap_projections(T: Any, b: Any, scale: Any, out: Any) -> None:
-    """Features of projections made elsewhere: T (n, F) float32 in radians, phases b (R F,) in turns for R features each."""
+    """Features of projections T (n, F) made elsewhere, in radians, with phases b (R F,) in turns: R features each."""
     turn = np.float32(1 / (2 * np.pi))
     rounded = out.itemsize < 4
     F = T.shape[1]

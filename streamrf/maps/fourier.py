@@ -86,8 +86,11 @@ class FourierMap(FeatureMap):
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         document = {
-            "kind": self.kind, "frequencies": self.frequencies.kind, "form": self.form, "precision": self.precision.name,
-        }  # fmt: skip
+            "kind": self.kind,
+            "frequencies": self.frequencies.kind,
+            "form": self.form,
+            "precision": self.precision.name,
+        }
         arrays = {f"frequencies.{name}": array for name, array in self.frequencies.arrays().items()}
         return document, {**arrays, "map.phases": self.phases}
 

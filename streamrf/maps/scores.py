@@ -24,7 +24,7 @@ BATCH = 64  # rows whose features are alive at once in each thread
 
 
 def _dots(outputs: int) -> Callable[..., Any]:
-    """The intrinsic body for ``outputs`` dot products of one row: coefficients are (outputs, count), rows of ``stride``."""
+    """The body for ``outputs`` dot products of one row with coefficients (outputs, count), rows ``stride`` apart."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         z, w, stride, count, out = args[:5]

@@ -39,7 +39,7 @@ def proven_products(bits: int) -> dict[str, Product]:
 
 
 def prove(product: Product, bits: int) -> bool:
-    """Compare with int64 arithmetic on extreme values (all signs, no cancellation: saturation shows) and random ones."""
+    """Compare with int64 arithmetic on extreme values (no cancellation: saturation shows) and on random ones."""
     limit, layout = LIMITS[bits], Layout(200)
     rng = np.random.default_rng(0)
     extreme = np.where(rng.random(layout.size) < 0.5, -limit, limit)

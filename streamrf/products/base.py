@@ -1,8 +1,8 @@
 """Gram totals as column panels of a lower triangle, and the protocol of the products that add to them.
 
-A panel holds the columns ``j0:j1`` of Z'Z from row j0 down, stored by column; above the diagonal it is zero. Panels cost
-half the memory of the whole matrix, are independent (one thread each), and are long enough for every kernel to run at
-its full speed.
+A panel holds the columns ``j0:j1`` of Z'Z from row j0 down, stored by column; above the diagonal it is zero. Panels
+cost half the memory of the whole matrix, are independent (one thread each), and are long enough for every kernel to run
+at its full speed.
 """
 
 from __future__ import annotations

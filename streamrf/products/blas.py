@@ -26,7 +26,7 @@ class BlasProduct(Product):
             self.work = np.dtype(np.float32 if limit * limit * 512 < 2**24 else np.float64)
             self.slice = min(4096, (2 ** (24 if self.work == np.float32 else 53) - 1) // (limit * limit))
         else:
-            self.dtype = self.work = np.dtype(precision)
+            self.dtype = self.work = np.dtype(str(precision))
             self.slice = 1024
         self.rows = self.slice * max(1, 4096 // self.slice)
 

@@ -92,7 +92,7 @@ def _interleave(typing: Any, even: Any, odd: Any, out: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _pack(Z: Any, first: int, last: int, j0: int, j1: int, out: Any) -> None:
-    """``out[tile, pair, column]``: rows ``2 pair`` and ``2 pair + 1`` of a column in one int32; what is missing is zero."""
+    """``out[tile, pair, column]``: rows ``2 pair`` and ``2 pair + 1`` of a column in one int32, missing ones zero."""
     tiles, pairs, width = out.shape
     whole = (last - first) // 2
     z, o = Z.ctypes.data, out.ctypes.data
@@ -103,9 +103,8 @@ def _pack(Z: Any, first: int, last: int, j0: int, j1: int, out: Any) -> None:
             row = first + 2 * pair
             if filled == width and pair < whole:
                 even = z + row * Z.strides[0] + start * 2
-                _interleave(
-                    np.intp(even), np.intp(even + Z.strides[0]), np.intp(o + tile * out.strides[0] + pair * out.strides[1])
-                )
+                place = o + tile * out.strides[0] + pair * out.strides[1]
+                _interleave(np.intp(even), np.intp(even + Z.strides[0]), np.intp(place))
                 continue
             for c in range(width):
                 value = np.int32(0)

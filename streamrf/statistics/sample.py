@@ -47,7 +47,7 @@ class SampleState(State):
         if not self.blocks:
             return None
         if len(self.blocks) > 1:
-            y = None if self.blocks[0].y is None else np.concatenate([b.y for b in self.blocks])  # type: ignore[misc]
+            y = None if self.blocks[0].y is None else np.concatenate([b.y for b in self.blocks])
             joined = Block(
                 np.concatenate([b.X for b in self.blocks]), y, np.concatenate([b.index for b in self.blocks])
             )
