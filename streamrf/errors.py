@@ -12,7 +12,8 @@ command line ends with::
     ├── ExistsError (FileExistsError) exit 7  an output that is already there
     ├── StorageError (OSError)       exit 8   no space, no permission, no such file
     ├── NumericalError (ArithmeticError) exit 9  a system that cannot be solved, a sum that would overflow
-    └── MissingDependencyError (ImportError) exit 10  an extra that is not installed: the message says which
+    ├── MissingDependencyError (ImportError) exit 10  an extra that is not installed: the message says which
+    └── ClusterError (RuntimeError)  exit 11  no scheduler, no workers, or workers that keep dying
 """
 
 
@@ -56,3 +57,7 @@ class NumericalError(StreamRFError, ArithmeticError):
 
 class MissingDependencyError(StreamRFError, ImportError):
     exit_code = 10
+
+
+class ClusterError(StreamRFError, RuntimeError):
+    exit_code = 11

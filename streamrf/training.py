@@ -54,6 +54,7 @@ class Settings:
     checkpoint: Path | None = None
     checkpoint_every: float = 300.0
     order: Callable[[int], Any] | None = None  # order of the spans, for tests
+    engine: Engine | None = None  # where the summing happens; this process by default
 
 
 @dataclass
@@ -139,7 +140,7 @@ class Training:
     ) -> None:
         self.source, self.recipe, self.settings = source, recipe, settings
         self.reporter, self.threads = reporter, threads
-        self.engine: Engine = LocalEngine(threads, settings.order)
+        self.engine: Engine = settings.engine or LocalEngine(threads, settings.order)
         self.seconds: dict[str, float] = {}
         self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
         self.skipped = RowSet()
@@ -237,7 +238,7 @@ class Training:
             return fit_scaling(recipe.scaling, sample.X)
         job = Pass.start(Moments(self.source.n_features), self.source, nan=recipe.nan, **self._sizes())
         self.reporter.started("scaling", self.source.n_rows, 0)
-        moments = self.engine.run(job, lambda job: self.reporter.advanced(job.done.count, None))
+        moments = self.engine.run(job, lambda job: self.reporter.advanced(job.done.count + job.pending, None))
         self.reporter.finished()
         return fit_scaling("minmax", sample.X, moments=moments)
 
@@ -390,13 +391,18 @@ class _Watcher:
     ) -> None:
         self.training, self.prepared, self.checkpoint, self.asked = training, prepared, checkpoint, asked
         self.clock = Clock(training.settings.checkpoint_every)
+        self.saved = 0  # rows that were done at the last save
 
     def __call__(self, job: Pass[Any]) -> None:
         age = self.clock.age if self.checkpoint else None
-        self.training.reporter.advanced(job.done.count, age)
+        self.training.reporter.advanced(job.done.count + job.pending, age)
         stopping = self.asked() and job.rows_left > 0
         if self.checkpoint and (stopping or self.clock.due()):
-            self._save(job)
+            if job.pending and (stopping or not job.arrived):
+                job.ask(stop=stopping)
+                return
+            if stopping or job.done.count > self.saved:
+                self._save(job)
         if stopping:
             where = f"{format_count(job.done.count)} of {format_count(job.source.n_rows)} rows are done"
             kept = f" and kept in {self.checkpoint.place}" if self.checkpoint else "; nothing was kept (no checkpoint)"
@@ -406,6 +412,7 @@ class _Watcher:
         assert self.checkpoint is not None
         job.state.dropped = job.dropped
         extra, arrays = self.prepared.to_parts()
+        self.saved = job.done.count
         with self.clock.saving():
             self.checkpoint.save(self.training.identity(), job.done, {**arrays, **job.state.arrays()}, extra)
 

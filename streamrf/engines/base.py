@@ -26,10 +26,18 @@ class Pass(Generic[S]):
     nan: str = "error"
     span_rows: int = 65_536  # rows read at a time, where chunks are smaller
     span_bytes: int = 256 * 2**20
+    pending: int = 0  # rows summed elsewhere that are not in ``state`` yet
+    arrived: bool = False  # whether such rows have just come in
+    collect: bool = False  # a watcher asks for them to come in, soon
+    stop: bool = False  # and for nothing new to be begun
 
     @classmethod
     def start(cls, statistic: Statistic[S], source: Source, **settings: Any) -> Pass[S]:
         return cls(statistic, source, statistic.zero(), **settings)
+
+    def ask(self, *, stop: bool) -> None:
+        """A watcher needs the rows that are summed elsewhere: to save them, or to stop for good."""
+        self.collect, self.stop = True, stop
 
     @property
     def rows_left(self) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from streamrf.errors import FileFormatError, InputError, NumericalError
 from streamrf.maps.base import FeatureMap
 from streamrf.products import Layout, Product, choose_product
+from streamrf.products.there import ChosenThere
 from streamrf.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
@@ -65,6 +66,10 @@ class Gram(Statistic[GramState]):
     def on_this_machine(cls, scaling: Scaling, map: FeatureMap, coding: TargetCoding, threads: int) -> Gram:
         """With the product that is fastest here."""
         return cls(scaling, map, coding, choose_product(map.precision.key, threads))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process the product is chosen anew: what is right and fast depends on the CPU."""
+        return Gram, (self.scaling, self.map, self.coding, ChosenThere(self.map.precision.key))
 
     @cached_property
     def layout(self) -> Layout:
