@@ -20,14 +20,13 @@ from streamrf.kernels import make_kernel, median_length_scale
 from streamrf.maps.build import build_fourier, default_kind
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import kind_of
-from streamrf.maps.scores import Scorer
 from streamrf.precision import PRECISIONS, make_precision
 from streamrf.recipe import AUTO, Recipe
 from streamrf.reporting import Reporter
+from streamrf.ridge_trial import RidgeTrial, wrong_classes
 from streamrf.scaling import Scaling, fit_scaling, heavy_tailed
-from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
+from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block
-from streamrf.statistics.gram import Gram
 from streamrf.targets import CLASSIFICATION, TargetCoding
 from streamrf.threads import Threads
 
@@ -160,14 +159,11 @@ class PilotRun:
     def fit(self, trial: Trial) -> Trial:
         """The trial with its error and its best lambda, judged on the last quarter of its rows."""
         start = time.monotonic()
-        map, cut = self._map(trial), trial.rows - max(1, int(trial.rows * VALIDATION))
-        gram = Gram.on_this_machine(self.scaling(trial.scaling), map, self.coding, self.threads.count)
-        state = gram.zero()
-        gram.update(state, self.sample.take(slice(0, cut)), self.threads)
-        solver = RidgeSolver(NormalEquations.from_state(state, map, self.coding), self.threads)
-        path = solver.path(self._ridges(trial))
+        cut = trial.rows - max(1, int(trial.rows * VALIDATION))
+        fitted = RidgeTrial(self.scaling(trial.scaling), self._map(trial), self.coding, self.threads)
+        path = fitted.fit(self.sample.take(slice(0, cut)), self._ridges(trial))
         unseen = self.sample.take(slice(cut, trial.rows))
-        done = replace(trial, **self._judge(map, path, unseen, trial), seconds=time.monotonic() - start)
+        done = replace(trial, **self._judge(fitted, path, unseen), seconds=time.monotonic() - start)
         self.trials.append(done)
         self.reporter.tried(done)
         return done
@@ -190,24 +186,14 @@ class PilotRun:
             seed=self.recipe.seed,
         )
 
-    def _judge(self, map: FourierMap, path: list[Weights], rows: Block, trial: Trial) -> dict[str, Any]:
-        """Errors of every lambda at once: the weights of the whole path are columns of one score."""
-        coefficients = np.concatenate([weights.coefficients for weights in path], axis=1)
-        intercept = np.concatenate([weights.intercept for weights in path])
-        X = self.scaling(trial.scaling).transform(rows.X, map.precision.inputs)
-        scores = Scorer(map, coefficients, intercept).scores(X, self.threads).reshape(len(X), len(path), -1)
-        truth = self.coding.values(rows.y)  # type: ignore[arg-type]
+    def _judge(self, fitted: RidgeTrial, path: list[Weights], rows: Block) -> dict[str, Any]:
+        """The best lambda and its errors."""
+        scores, truth = fitted.scores(path, rows), self.coding.values(rows.y)  # type: ignore[arg-type]
         scale = np.maximum(truth.var(axis=0), np.finfo(float).tiny)
         errors = (((scores - truth[:, None]) ** 2).mean(axis=0) / scale).mean(axis=1)
         best = int(np.argmin(errors))
-        misses = _misses(scores[:, best], truth) if self.coding.task == CLASSIFICATION else None
-        return {"ridge": path[best].ridge, "error": float(errors[best]), "misses": misses}
-
-
-def _misses(scores: np.ndarray, truth: np.ndarray) -> float:
-    if scores.shape[1] == 1:
-        return float(((scores > 0) != (truth > 0)).mean())
-    return float((scores.argmax(axis=1) != truth.argmax(axis=1)).mean())
+        wrong = float(wrong_classes(scores[:, best], truth).mean()) if self.coding.task == CLASSIFICATION else None
+        return {"ridge": path[best].ridge, "error": float(errors[best]), "misses": wrong}
 
 
 def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:
