@@ -78,12 +78,7 @@ class Model:
 
     def check_fits(self, source: Source) -> None:
         """Refuse data whose columns are not the model's."""
-        if source.n_features != self.n_inputs:
-            raise DataError(f"the data has {source.n_features} columns, the model was trained on {self.n_inputs}")
-        if self.feature_names and source.feature_names and self.feature_names != source.feature_names:
-            missing = [name for name in self.feature_names if name not in source.feature_names]
-            what = f"columns {', '.join(missing[:5])} are missing" if missing else "the columns are in another order"
-            raise MismatchError(f"the data does not match the model: {what}")
+        check_columns(source, self.n_inputs, self.feature_names)
 
     def save(self, path: str | Path, *, state: GramState | None = None, overwrite: bool = False) -> None:
         """Write the model, and the statistics beside it where they are given."""
@@ -143,10 +138,20 @@ class Model:
         )  # fmt: skip
 
 
+def check_columns(source: Source, count: int, names: tuple[str, ...] | None) -> None:
+    """Refuse data with another number of columns, or with others than those named."""
+    if source.n_features != count:
+        raise DataError(f"the data has {source.n_features} columns, the model was trained on {count}")
+    if names and source.feature_names and names != source.feature_names:
+        missing = [name for name in names if name not in source.feature_names]
+        what = f"columns {', '.join(missing[:5])} are missing" if missing else "the columns are in another order"
+        raise MismatchError(f"the data does not match the model: {what}")
+
+
 def statistics_of(archive: Archive) -> dict[str, np.ndarray]:
     """The arrays of the statistics kept beside a model."""
     if not archive.has_arrays("statistics"):
-        raise InputError(f"{archive.path} was saved without its statistics (--no-statistics)")
+        raise InputError(f"{archive.path} was saved without its statistics (--no-statistics): train anew to have them")
     return archive.arrays("statistics")
 
 

@@ -45,7 +45,7 @@ class LambdaWalk(ABC):
 
     def choose(self, start: float, *, fixed: bool = False) -> float:
         """The best lambda; one that is ``fixed`` is only judged."""
-        self._try(start)
+        self.consider(start)
         if not fixed:
             for factor in (10.0, 10.0**0.5):
                 here = self.ridge
@@ -55,11 +55,11 @@ class LambdaWalk(ABC):
     def _walk(self, start: float, factor: float) -> bool:
         """Follow one direction as long as it gets better; whether it did at all."""
         ridge, better = start * factor, False
-        while RIDGE_LIMITS[0] <= ridge <= RIDGE_LIMITS[1] and self._try(ridge):
+        while RIDGE_LIMITS[0] <= ridge <= RIDGE_LIMITS[1] and self.consider(ridge):
             ridge, better = ridge * factor, True
         return better
 
-    def _try(self, ridge: float) -> bool:
+    def consider(self, ridge: float) -> bool:
         """Whether this lambda is the best so far by more than a hair."""
         self.tried[ridge] = error = self.error(ridge)
         if not (error < self.best * (1 - HAIR) or math.isnan(self.ridge)):
@@ -148,6 +148,10 @@ class GcvPath(LambdaWalk):
 
     def keep(self) -> None:
         self.weights = self._last
+
+    def table(self) -> list[dict[str, float | None]]:
+        """What was tried, for the model's story."""
+        return [{"lambda": r, "gcv": e if math.isfinite(e) else None} for r, e in sorted(self.tried.items())]
 
 
 class FoldPath(LambdaWalk):

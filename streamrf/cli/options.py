@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -67,6 +68,7 @@ recipe_options = _stack(
     click.option("--task", type=click.Choice(["auto", "regression", "classification"]), default="auto",
                  show_default=True),
     click.option("--holdout", type=float, help="Share of rows that choose lambda (a tenth, at most 20,000 rows)."),
+    click.option("--cv", type=int, metavar="K", help="Choose lambda by K-fold cross-validation, in the same one pass."),
     click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True,
                  help="What to do with rows that have NaN or infinite values."),
     click.option("--pilot", type=click.Choice(["auto", "none"]), default="auto", show_default=True,
@@ -78,6 +80,13 @@ run_options = _stack(
     click.option("--threads", type=click.IntRange(min=1), help="Threads to use; all cores by default."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
+)
+
+checkpoint_options = _stack(
+    click.option("--checkpoint", metavar="DIR", help="Where to keep unfinished work; OUT.checkpoint by default."),
+    click.option("--checkpoint-every", type=Seconds(), default="5min", show_default=True),
+    click.option("--no-checkpoint", is_flag=True, help="Keep no unfinished work."),
+    click.option("--resume", is_flag=True, help="Insist on continuing: without a checkpoint this is an error."),
 )
 
 memory_option = click.option("--memory", type=Bytes(), help="Budget such as 2GB; 80 % of what is free by default.")
@@ -115,6 +124,21 @@ def make_recipe(options: dict[str, Any]) -> Any:
         kernel = make_kernel(options["kernel"], length_scale=options["length_scale"], gamma=gamma)
         options["length_scale"] = kernel.length_scale
     return Recipe(**options)
+
+
+def make_settings(options: dict[str, Any], out: Path) -> Any:
+    """How the pass is carried out, from the run, memory and checkpoint options."""
+    from streamrf.errors import InputError
+    from streamrf.training import Settings
+
+    place, none = options.pop("checkpoint"), options.pop("no_checkpoint")
+    checkpoint = None if none else place or out.with_name(out.name + ".checkpoint")
+    if options.pop("resume") and not (checkpoint and Path(checkpoint).exists()):
+        raise InputError(f"--resume: there is no checkpoint at {checkpoint}; leave --resume out to start anew")
+    return Settings(
+        threads=options.pop("threads"), memory=options.pop("memory"),
+        checkpoint_every=options.pop("checkpoint_every"), checkpoint=checkpoint,
+    )  # fmt: skip
 
 
 def print_json(document: dict[str, Any]) -> None:

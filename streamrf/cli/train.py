@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from streamrf.cli.options import (
-    Seconds,
+    checkpoint_options,
     data_options,
     make_recipe,
+    make_settings,
     memory_option,
     open_data,
     print_json,
@@ -28,10 +29,7 @@ from streamrf.cli.options import (
 @click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
 @click.option("--no-statistics", is_flag=True, help="Leave out the sums that allow update, forget and merge.")
-@click.option("--checkpoint", metavar="DIR", help="Where to keep unfinished work; OUT.checkpoint by default.")
-@click.option("--checkpoint-every", type=Seconds(), default="5min", show_default=True)
-@click.option("--no-checkpoint", is_flag=True, help="Keep no unfinished work.")
-@click.option("--resume", is_flag=True, help="Insist on continuing: without a checkpoint this is an error.")
+@checkpoint_options
 @run_options
 def command(data: tuple[str, ...], **options: Any) -> None:
     """Train a model on DATA (zarr, parquet or npy; several shards are one table).
@@ -47,19 +45,13 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.archive import check_target
     from streamrf.cli.display import make_reporter
-    from streamrf.errors import InputError
     from streamrf.threads import Threads
-    from streamrf.training import Settings, Training
+    from streamrf.training import Training
 
     as_json, quiet, overwrite, keep = (options.pop(k) for k in ("as_json", "quiet", "overwrite", "no_statistics"))
     out = Path(options.pop("out") or default_out(data[0]))
     check_target(out, overwrite)
-    settings = Settings(
-        threads=options.pop("threads"), memory=options.pop("memory"),
-        checkpoint_every=options.pop("checkpoint_every"), checkpoint=_checkpoint(options, out),
-    )  # fmt: skip
-    if options.pop("resume") and not (settings.checkpoint and Path(settings.checkpoint).exists()):
-        raise InputError(f"--resume: there is no checkpoint at {settings.checkpoint}; leave --resume out to start anew")
+    settings = make_settings(options, out)
     source = open_data(data, options)
     recipe = make_recipe(options)
     reporter = make_reporter(quiet=quiet or as_json)
@@ -73,11 +65,6 @@ def command(data: tuple[str, ...], **options: Any) -> None:
         print_json(report)
     else:
         show(report)
-
-
-def _checkpoint(options: dict[str, Any], out: Path) -> Path | None:
-    place, none = options.pop("checkpoint"), options.pop("no_checkpoint")
-    return None if none else place or out.with_name(out.name + ".checkpoint")
 
 
 def default_out(data: str) -> str:
@@ -97,8 +84,17 @@ def summary(out: Path, result: Any) -> dict[str, Any]:
         "model": str(out), "rows": story["rows"], "D": result.model.map.n_features, "bits": result.model.recipe.bits,
         "chosen": chosen(result.model.recipe), "seconds": result.seconds,
         "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
-        "holdout": story["holdout"], "dropped": story["dropped"], "statistics_digest": story["statistics_digest"],
+        "holdout": story["holdout"], "cross_validation": story.get("cross_validation"),
+        "dropped": story["dropped"], "statistics_digest": story["statistics_digest"],
     }  # fmt: skip
+
+
+def _cross_validation(found: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if not found:
+        return []
+    error = f"{found['mean_squared_error']:.5g} ± {found['spread']:.2g} over {found['folds']} folds"
+    gcv = f", GCV {found['gcv']:.5g}" if found["gcv"] is not None else ""
+    return [("squared error", error + gcv)]
 
 
 def show(report: dict[str, Any]) -> None:
@@ -114,6 +110,7 @@ def show(report: dict[str, Any]) -> None:
         ("lambda", f"{chosen['ridge']:.3g}"),
         *((f"hold-out {name.replace('_', ' ')}", f"{value:.5g}") for name, value in (report["holdout"] or {}).items()
           if isinstance(value, float)),
+        *_cross_validation(report["cross_validation"]),
         ("time", ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())),
         ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
                    f" budget {format_bytes(memory['budget'])}"),

@@ -1,0 +1,14 @@
+"""Statistics that add and subtract: update a model with new shards, forget old ones, merge what was summed apart.
+
+::
+
+    from streamrf.algebra import Statistics
+
+    window = Statistics.load("week.model") + Statistics.load("monday.stats") - Statistics.load("last-monday.stats")
+    window.solve().save("window.model", state=window.state)
+"""
+
+from streamrf.algebra.changes import accumulate, forget, update
+from streamrf.algebra.statistics import Statistics, load_prepared, save_prepared
+
+__all__ = ["Statistics", "accumulate", "forget", "load_prepared", "save_prepared", "update"]

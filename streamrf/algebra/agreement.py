@@ -1,0 +1,91 @@
+"""What must agree before sums are added or subtracted, and what can be seen to be wrong afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamrf.errors import DataError, MismatchError, NumericalError
+from streamrf.look import TargetScan
+from streamrf.model import check_columns
+from streamrf.sources.base import Source
+from streamrf.statistics.gram import MAX_ROWS, GramState
+from streamrf.targets import REGRESSION
+from streamrf.training import Prepared
+
+ORIGIN = "start both from one `streamrf prepare`, or from one model"
+
+
+def check_same(first: Prepared, second: Prepared, names: tuple[str, str]) -> None:
+    """Refuse sums that do not mean the same, naming the part that differs."""
+    ours, theirs = first.digests(), second.digests()
+    for part, describe in _DESCRIPTIONS.items():
+        if ours[part] != theirs[part]:
+            about = [f"{describe(one)}, {digests[part][:12]}" for one, digests in ((first, ours), (second, theirs))]
+            raise MismatchError(
+                f"{names[1]} does not belong to {names[0]}:"
+                f" the {part} differs ({about[0]} against {about[1]}); {ORIGIN}"
+            )
+    _check_names(first.feature_names, second.feature_names, names)
+
+
+def _map(prepared: Prepared) -> str:
+    return f"{prepared.map.n_features} {prepared.map.kind} features at {prepared.map.precision.name} bits"
+
+
+def _scaling(prepared: Prepared) -> str:
+    return f"{prepared.scaling.kind} scaling of {prepared.scaling.n_inputs} columns"
+
+
+def _coding(prepared: Prepared) -> str:
+    coding = prepared.coding
+    return f"classes {', '.join(map(str, coding.classes[:10]))}" if coding.classes else f"{coding.outputs} numbers"
+
+
+_DESCRIPTIONS = {"scaling": _scaling, "map": _map, "target coding": _coding}
+
+
+def _check_names(first: tuple[str, ...] | None, second: tuple[str, ...] | None, names: tuple[str, str]) -> None:
+    """Columns without names (zarr, npy) are taken for those with names."""
+    if first and second and first != second:
+        ours, theirs = next((a, b) for a, b in zip(first, second, strict=True) if a != b)
+        raise MismatchError(
+            f"{names[1]} does not belong to {names[0]}: column {ours!r} of one is {theirs!r} in the other"
+        )
+
+
+def check_source(prepared: Prepared, source: Source) -> None:
+    """Refuse data whose columns or targets are not those the sums are made of, before a row is read."""
+    check_columns(source, prepared.scaling.n_inputs, prepared.feature_names)
+    wanted = prepared.coding.outputs if prepared.coding.task == REGRESSION else 1
+    if source.n_outputs != wanted:
+        raise DataError(f"the data has {source.n_outputs} target columns, the statistics have {wanted}")
+
+
+def check_targets(prepared: Prepared, scan: TargetScan) -> None:
+    """Refuse labels or numbers that the target coding does not know, before the pass begins."""
+    coding = prepared.coding
+    if coding.classes and scan.distinct is not None:
+        coding.codes(np.array(sorted(scan.distinct)))
+    elif coding.classes:
+        raise DataError(f"the targets are not labels, and the statistics are of {len(coding.classes)} classes")
+    elif scan.low is None or scan.high is None:
+        raise DataError("the targets are labels, and the statistics are of numbers")
+    else:
+        coding.encode(np.stack([scan.low, scan.high]), prepared.map.precision)
+
+
+def check_room_for(state: GramState, more: int, name: str) -> None:
+    if state.rows + more > MAX_ROWS:
+        raise NumericalError(f"{name}: {state.rows + more:,} rows, and exact sums hold up to {MAX_ROWS:,}")
+
+
+def check_possible(prepared: Prepared, state: GramState, removed: str) -> None:
+    """Sums that no rows can have mean that what was removed was not what had been added."""
+    D, layout = prepared.map.n_features, state.layout
+    sums = layout.columns(state.totals, D, D + 1)[: D + 1, 0]
+    limit = float(prepared.map.precision.scale) * state.rows
+    if prepared.map.precision.exact and (sums[D] != state.rows or np.abs(sums[:D]).max() > limit):
+        raise MismatchError(
+            f"what is left after removing {removed} are sums that no rows have: it has changed since it was added,"
+            " so nothing was removed; train anew on the rest"
+        )

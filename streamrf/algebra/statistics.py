@@ -1,0 +1,248 @@
+"""Statistics as people hold them: sums, what they are sums of, and which rows are in. They add, subtract and solve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from streamrf.algebra.agreement import check_possible, check_room_for, check_same
+from streamrf.archive import Archive, read_archive, write_archive
+from streamrf.calibration import Calibration
+from streamrf.errors import FileFormatError, InputError, MismatchError
+from streamrf.ledger import Ledger
+from streamrf.model import Model, statistics_of
+from streamrf.products import Layout
+from streamrf.products.there import ChosenThere
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
+from streamrf.statistics.gram import Gram, GramState
+from streamrf.targets import REGRESSION
+from streamrf.threads import Threads
+from streamrf.training import Prepared
+from streamrf.validation import GcvPath
+
+MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"
+FIRST_RIDGE = 1e-6  # where the walk begins for want of a pilot's
+CARRIED = ("pilot", "asked", "history")  # parts of a model's story that stay true of its statistics
+
+
+@dataclass
+class Statistics:
+    """A commutative group, bit for bit: ``+`` joins rows that lie apart, ``-`` takes out rows that are in.
+
+    Each refuses statistics of another map, scaling or target coding, and rows that are in already or were never in.
+    """
+
+    prepared: Prepared
+    state: GramState
+    ledger: Ledger
+    dropped: int = 0  # rows that were left out because of NaN
+    ridge: float | None = None  # of the model these are the statistics of
+    calibration: Calibration | None = None  # likewise
+    name: str = "these statistics"
+
+    @classmethod
+    def zero(cls, prepared: Prepared) -> Self:
+        """The statistics of no rows."""
+        return cls(prepared, _gram(prepared).zero(), Ledger())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """From a statistics archive, or from a model that was saved with its statistics."""
+        archive = read_archive(path)
+        if archive.kind not in (MODEL, STATISTICS):
+            raise MismatchError(f"{path} is a {archive.kind} archive, and statistics or a model are needed.")
+        with _whole(path):
+            return cls._from_model(archive) if archive.kind == MODEL else cls._from_archive(archive)
+
+    @classmethod
+    def _from_model(cls, archive: Archive) -> Self:
+        model = Model.load(archive.path)
+        prepared = prepared_of(model)
+        state = _gram(prepared).load(statistics_of(archive))
+        dropped = int(model.story.get("dropped") or 0)
+        return cls(prepared, state, model.ledger, dropped, model.weights.ridge, model.calibration, str(archive.path))
+
+    @classmethod
+    def _from_archive(cls, archive: Archive) -> Self:
+        document = archive.document(STATISTICS)
+        prepared = Prepared.from_parts(document["prepared"], archive.arrays("arrays"))
+        state = _gram(prepared).load(statistics_of(archive))
+        return cls(
+            prepared, state, Ledger.from_json(document["ledger"]), int(document["dropped"]), name=str(archive.path)
+        )
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write sums, settings and ledger: all that another site needs, and no row of the data."""
+        document, arrays = self.prepared.to_parts()
+        content = {"prepared": document, "ledger": self.ledger.to_json(), "dropped": self.dropped}
+        files = {"arrays": arrays, "statistics": self.state.arrays()}
+        write_archive(path, kind=STATISTICS, documents={STATISTICS: content}, arrays=files, overwrite=overwrite)
+
+    @property
+    def rows(self) -> int:
+        return self.state.rows
+
+    @property
+    def exact(self) -> bool:
+        """Whether sums are integers, so that ``-`` leaves no rounding behind."""
+        return self.prepared.map.precision.exact
+
+    def digest(self) -> str:
+        """SHA-256 of the sums: equal digests mean equal bits."""
+        return self.state.digest()
+
+    def copy(self) -> Self:
+        return replace(self, state=self.state.copy(), ledger=self.ledger.copy())
+
+    def __iadd__(self, other: Statistics) -> Self:
+        check_same(self.prepared, other.prepared, (self.name, other.name))
+        check_room_for(self.state, other.rows, other.name)
+        with _about(other.name):
+            self.ledger.add_all(other.ledger)
+        self.state += other.state
+        self.dropped += other.dropped
+        self.calibration = self.calibration or other.calibration
+        return self
+
+    def __isub__(self, other: Statistics) -> Self:
+        check_same(self.prepared, other.prepared, (self.name, other.name))
+        rest = self.ledger.copy()
+        with _about(other.name):
+            rest.remove_all(other.ledger)
+        self.state -= other.state
+        try:
+            check_possible(self.prepared, self.state, other.name)
+        except MismatchError:
+            self.state += other.state
+            raise
+        self.ledger = rest
+        self.dropped -= other.dropped
+        return self
+
+    def __add__(self, other: Statistics) -> Self:
+        result = self.copy()
+        result += other
+        return result
+
+    def __sub__(self, other: Statistics) -> Self:
+        result = self.copy()
+        result -= other
+        return result
+
+    def select(self, outputs: Sequence[int]) -> Self:
+        """The statistics of some of the targets (numbered from 0) alone, as if there had never been others."""
+        coding = self.prepared.coding
+        if coding.task != REGRESSION:
+            raise InputError("the outputs of a classifier are its classes, which belong together: none can be left out")
+        chosen = sorted(set(outputs))
+        if not chosen or not 0 <= chosen[0] <= chosen[-1] < coding.outputs:
+            raise InputError(
+                f"outputs {', '.join(map(str, outputs))}: numbers from 0 to {coding.outputs - 1} are wanted"
+            )
+        D, digits = self.prepared.map.n_features, coding.digits(self.prepared.map.precision)
+        targets = [D + 1 + output * digits + digit for output in chosen for digit in range(digits)]
+        fewer = replace(coding, offset=coding.offset[chosen], step=coding.step[chosen])
+        state = select_columns(self.state, np.array([*range(D + 1), *targets]))
+        return replace(self, prepared=replace(self.prepared, coding=fewer), state=state, ledger=self.ledger.copy())
+
+    def solve(self, *ridges: float, threads: Threads | None = None) -> Model:
+        """The model at this lambda; of several, or of all where none is named, at the one that GCV likes best."""
+        with _lent(threads) as pool:
+            solver = RidgeSolver(NormalEquations.from_state(self.state, self.prepared.map, self.prepared.coding), pool)
+            if len(ridges) == 1:
+                return self._model(solver.solve(ridges[0]), {})
+            path = GcvPath(solver)
+            for ridge in ridges:
+                path.consider(ridge)
+            if not ridges:
+                path.choose(self.ridge or self.prepared.recipe.ridge or FIRST_RIDGE)
+        return self._model(path.weights, {"lambda_path": path.table()})
+
+    def _model(self, weights: Weights, story: dict[str, Any]) -> Model:
+        facts = {
+            "rows": self.rows, "dropped": self.dropped, "statistics_digest": self.digest(), "holdout": None,
+        }  # fmt: skip
+        return self.prepared.model(weights, self.calibration, self.ledger, {**self.prepared.story, **facts, **story})
+
+    def remember(self, event: str, rows: int) -> None:
+        """Write one line of history; it stays with the model, and names no shard."""
+        history = [*self.prepared.story.get("history", ()), {"event": event, "rows": rows, "rows_in": self.rows}]
+        self.prepared = replace(self.prepared, story={**self.prepared.story, "history": history})
+
+
+def prepared_of(model: Model) -> Prepared:
+    """What was fixed before the model's pass."""
+    story = {name: model.story[name] for name in CARRIED if name in model.story}
+    if "history" not in story:
+        story["history"] = [{"event": "train", "rows": model.story.get("rows"), "holdout": model.story.get("holdout")}]
+    return Prepared(model.recipe, model.coding, model.scaling, model.map, story, model.feature_names)
+
+
+def save_prepared(prepared: Prepared, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write what is fixed before any pass, so that other sites start from the same map."""
+    document, arrays = prepared.to_parts()
+    write_archive(path, kind=PREPARED, documents={PREPARED: document}, arrays={"arrays": arrays}, overwrite=overwrite)
+
+
+def load_prepared(path: str | Path) -> Prepared:
+    """From a prepared archive; a model or statistics will do as well."""
+    archive = read_archive(path)
+    with _whole(path):
+        if archive.kind == MODEL:
+            return prepared_of(Model.load(path))
+        if archive.kind not in (PREPARED, STATISTICS):
+            raise MismatchError(f"{path} is a {archive.kind} archive, and a prepared archive is needed.")
+        document = archive.document(archive.kind)
+        return Prepared.from_parts(
+            document if archive.kind == PREPARED else document["prepared"], archive.arrays("arrays")
+        )
+
+
+def select_columns(state: GramState, keep: np.ndarray) -> GramState:
+    """The sums of some columns of the block (increasing numbers), as if the others had never been there."""
+    old, new = state.layout, Layout(len(keep))
+    totals = np.zeros(new.length, state.totals.dtype)
+    for number, j0 in enumerate(new.starts):
+        panel = new.panel(totals, number)
+        for j in range(len(panel)):
+            column = keep[j0 + j]
+            source = old.panel(state.totals, column // old.panel_width)
+            first = old.starts[column // old.panel_width]
+            panel[j, j:] = source[column - first, keep[j0 + j :] - first]
+    return GramState(new, totals, state.rows)
+
+
+def _gram(prepared: Prepared) -> Gram:
+    return Gram(prepared.scaling, prepared.map, prepared.coding, ChosenThere(prepared.map.precision.key))
+
+
+@contextmanager
+def _whole(path: str | Path) -> Iterator[None]:
+    """An archive that lacks a part is damaged, whatever Python calls it."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError) as error:
+        raise FileFormatError(f"{path} lacks a part or has one of the wrong kind ({error!r})") from error
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Say whose rows a refusal of the ledger is about."""
+    try:
+        yield
+    except MismatchError as error:
+        raise MismatchError(f"{name}: {error}") from None
+
+
+@contextmanager
+def _lent(threads: Threads | None) -> Iterator[Threads]:
+    if threads is not None:
+        yield threads
+        return
+    with Threads() as own:
+        yield own
