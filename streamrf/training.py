@@ -113,7 +113,7 @@ PassState = FittingState | FoldsState  # what a training pass sums: without fold
 
 
 @dataclass
-class Chosen:
+class Verdict:
     """What the rows that were not trained on decided, and the sums of all rows."""
 
     ridge: float
@@ -165,11 +165,11 @@ class Training:
             raise DataError(f"{state.rows} usable rows: at least two are needed to fit a model")
         dropped = state.dropped
         with self._timed("solve"):
-            chosen_ = self.choose(prepared, state)
-            model = self.solve(prepared, chosen_)
+            verdict = self.choose(prepared, state)
+            model = self.solve(prepared, verdict)
         self.seconds["total"] = time.monotonic() - start
-        self._finish_story(model, chosen_.gram, dropped)
-        return Trained(model, chosen_.gram, self.plan, self.seconds)
+        self._finish_story(model, verdict.gram, dropped)
+        return Trained(model, verdict.gram, self.plan, self.seconds)
 
     def accumulate(self, prepared: Prepared, rows: RowSet | None = None) -> FittingState:
         """The sums of the source (or of some of its rows) alone, with everything else fixed: no pilot, no weights."""
@@ -217,6 +217,7 @@ class Training:
         recipe, story = self._pilot(sample, coding)
         scaling = self._scaling(recipe, sample)
         map = self._map(recipe, scaling, sample, coding)
+        story["asked"] = self.recipe.to_json()  # with its autos: what a strict forget runs again
         return Prepared(recipe, coding, scaling, map, story, self.source.feature_names)
 
     def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
@@ -278,28 +279,28 @@ class Training:
             self.finished_checkpoint = checkpoint
         return job.state
 
-    def choose(self, prepared: Prepared, state: PassState) -> Chosen:
+    def choose(self, prepared: Prepared, state: PassState) -> Verdict:
         """Lambda, calibration and metrics, from rows or folds that the weights have not seen; then all rows are in."""
         if isinstance(state, FoldsState):
             return self._choose_by_folds(prepared, state)
-        chosen_ = Chosen(_known(prepared.recipe.ridge), None, state.gram, {"holdout": None})
+        verdict = Verdict(_known(prepared.recipe.ridge), None, state.gram, {"holdout": None})
         holdout = state.holdout.table()
         if holdout is not None and state.gram.rows >= 2:
             path = self._path(prepared, state.gram, holdout)
-            chosen_.ridge = self._walk(prepared, path)
-            chosen_.calibration, chosen_.story["holdout"] = self._judge(prepared, [(path.weights, holdout)])
+            verdict.ridge = self._walk(prepared, path)
+            verdict.calibration, verdict.story["holdout"] = self._judge(prepared, [(path.weights, holdout)])
         if holdout is not None:
             self._join(prepared, state, holdout)
-        return chosen_
+        return verdict
 
-    def _choose_by_folds(self, prepared: Prepared, state: FoldsState) -> Chosen:
+    def _choose_by_folds(self, prepared: Prepared, state: FoldsState) -> Verdict:
         path = FoldPath(state, prepared.map, prepared.coding, self.threads)
         ridge = self._walk(prepared, path)
         parts = self._out_of_fold(prepared, path, state)
         calibration, metrics = self._judge(prepared, parts) if parts else (None, None)
         story = {"holdout": metrics, "cross_validation": path.story()}
         del path  # and with it a matrix and a state
-        return Chosen(ridge, calibration, state.total(), story)
+        return Verdict(ridge, calibration, state.total(), story)
 
     def _walk(self, prepared: Prepared, path: LambdaWalk) -> float:
         """The best lambda of a path; one that was asked for is only judged."""
@@ -316,11 +317,11 @@ class Training:
         present = [number for number in range(len(state.folds)) if (place == number).any()]
         return [(path.weights_without(state.folds[i], path.ridge), kept.take(place == i)) for i in present]
 
-    def solve(self, prepared: Prepared, chosen_: Chosen) -> Model:
+    def solve(self, prepared: Prepared, verdict: Verdict) -> Model:
         """Weights from the sums of all rows."""
-        weights = self._solver(prepared, chosen_.gram).solve(chosen_.ridge)
+        weights = self._solver(prepared, verdict.gram).solve(verdict.ridge)
         self._mention_rank(weights)
-        return prepared.model(weights, chosen_.calibration, self.ledger(), {**prepared.story, **chosen_.story})
+        return prepared.model(weights, verdict.calibration, self.ledger(), {**prepared.story, **verdict.story})
 
     def _mention_rank(self, weights: Weights) -> None:
         if weights.jitter:
@@ -369,7 +370,6 @@ class Training:
         model.story |= {
             "rows": gram.rows,
             "dropped": dropped,
-            "asked": self.recipe.to_json(),
             "seconds": self.seconds,
             "memory": {"projected": self.plan.projected, "budget": self.plan.budget, "peak": memory.peak()},
             "statistics_digest": gram.digest(),
