@@ -91,7 +91,7 @@ class PilotRun:
             length_scale=best.length_scale,
             bits=bits,
             ridge=best.ridge if self.recipe.ridge is None else self.recipe.ridge,
-            map=default_kind(kernel) if self.recipe.map == AUTO else self.recipe.map,
+            map=default_kind(kernel, self._columns(best)) if self.recipe.map == AUTO else self.recipe.map,
         )
 
     def pairings(self) -> Iterator[tuple[str, str]]:
@@ -177,14 +177,17 @@ class PilotRun:
         kernel = make_kernel(trial.kernel, length_scale=trial.length_scale)
         fitted = self.recipe.map == AUTO or kind_of(self.recipe.map).sample == "needed"
         return build_fourier(
-            default_kind(kernel) if fitted else self.recipe.map,
+            default_kind(kernel, self._columns(trial)) if fitted else self.recipe.map,
             kernel,
             trial.D - trial.D % 2 if self.recipe.form == "pairs" else trial.D,
-            self.scaling(trial.scaling).n_outputs,
+            self._columns(trial),
             form=self.recipe.form,
             precision=make_precision(trial.bits),
             seed=self.recipe.seed,
         )
+
+    def _columns(self, trial: Trial) -> int:
+        return self.scaling(trial.scaling).n_outputs
 
     def _judge(self, fitted: RidgeTrial, path: list[Weights], rows: Block) -> dict[str, Any]:
         """The best lambda and its errors."""
@@ -217,4 +220,4 @@ def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:
         rng = np.random.default_rng(recipe.seed)
         recipe = replace(recipe, length_scale=median_length_scale(scaled, recipe.kernel, rng))
     kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
-    return replace(recipe, map=default_kind(kernel)) if recipe.map == AUTO else recipe
+    return replace(recipe, map=default_kind(kernel, sample.shape[1])) if recipe.map == AUTO else recipe

@@ -13,6 +13,8 @@ from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import draw, draw_phases
 from streamrf.precision import Precision
 
+SOBOL_COLUMNS = 256
+
 
 def build_fourier(
     kind: str, kernel: Kernel, D: int, d: int, *, form: str, precision: Precision, seed: int,
@@ -25,8 +27,10 @@ def build_fourier(
     return FourierMap(frequencies, phases, form, precision)
 
 
-def default_kind(kernel: Kernel) -> str:
-    """Orthogonal frequencies where the kernel allows them (lower error at the same D), else plain Monte Carlo."""
+def default_kind(kernel: Kernel, d: int) -> str:
+    """Sobol points, which cover the spectrum most evenly; in many columns orthogonal directions, where there are any."""
+    if d <= SOBOL_COLUMNS:
+        return "sobol"
     return "orthogonal" if kernel.radial else "mc"
 
 
