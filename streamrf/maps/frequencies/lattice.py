@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from streamrf.maps.frequencies.discrepancy import shifted_factors
+from streamrf.maps.frequencies.supercube import supercube
 
 CANDIDATES = 32  # for each coordinate; many more gain nothing
 WORK = 2**29  # evaluations of one coordinate of one point that a construction may take: a second or two
@@ -43,18 +44,21 @@ def _best_generator(
     return chosen
 
 
-def lattice_points(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.ndarray:
-    """F points {i z / F + shift}, component by component.
+def _units(F: int) -> np.ndarray:
+    """Numbers without a common factor with F: the generators that give F different values."""
+    return np.flatnonzero(np.gcd(np.arange(F), F) == 1)
 
-    F points have few generators to choose from, and coordinates of the same one would be copies of each other. So
-    where there are more coordinates than that, each group has a lattice of its own in random order (Latin supercube).
-    """
-    units, coordinates = np.flatnonzero(np.gcd(np.arange(F), F) == 1), len(spread)
-    group, tries = max(1, len(units) // 4), candidates_within_budget(coordinates, F)
-    points = np.empty((F, coordinates))
+
+def _one_lattice(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.ndarray:
+    """F points {i z / F + shift}, with z chosen component by component."""
+    units, tries = _units(F), candidates_within_budget(len(spread), F)
+    same, opposite, points = np.ones(F), np.ones(F), np.empty((F, len(spread)))
     for j, g in enumerate(spread):
-        if j % group == 0:
-            same, opposite, order = np.ones(F), np.ones(F), rng.permutation(F)
         z = _best_generator(units[rng.integers(0, len(units), tries)], *shifted_factors(float(g), F), same, opposite)
-        points[:, j] = (order * z % F / F + rng.random()) % 1.0
+        points[:, j] = (np.arange(F) * z % F / F + rng.random()) % 1.0
     return points
+
+
+def lattice_points(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.ndarray:
+    """F points of a shifted lattice; of several in random order where the coordinates outnumber its generators."""
+    return supercube(_one_lattice, rng, F, spread, max(1, len(_units(F)) // 4))

@@ -7,8 +7,6 @@ most even in their first coordinates, and there the data then varies most.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from streamrf.maps.frequencies.base import Draw, Frequencies, evenly
@@ -16,10 +14,9 @@ from streamrf.maps.frequencies.digital_net import net_points
 from streamrf.maps.frequencies.discrepancy import gap_variances
 from streamrf.maps.frequencies.lattice import lattice_points
 from streamrf.maps.frequencies.sequences import halton_points, sobol_points
+from streamrf.maps.frequencies.supercube import Points
 
 WIDEST_ROTATION = 2048  # columns; beyond, principal axes cost more than they give
-
-Points = Callable[[np.random.Generator, int, np.ndarray], np.ndarray]  # the seed's stream, F, spread of each coordinate
 
 
 def principal_axes(request: Draw) -> tuple[np.ndarray, np.ndarray] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.errors import InputError
+from streamrf.maps.frequencies.supercube import supercube
 
 _SOBOL_BITS = 30
 _SOBOL_DIMENSIONS = 21_201  # as far as direction numbers have been published
@@ -45,23 +45,25 @@ def _sobol_integers(F: int, coordinates: int) -> np.ndarray:
     return (points[:F] * 2.0**_SOBOL_BITS).astype(np.int64)
 
 
-def _scrambled(rng: np.random.Generator, points: np.ndarray, bits: int) -> np.ndarray:
-    """Points times a random lower triangular bit matrix for each coordinate (Matousek's linear scrambling)."""
-    scrambled = np.zeros_like(points)
-    for bit in range(_SOBOL_BITS - 1, _SOBOL_BITS - 1 - bits, -1):
+def _scrambled(rng: np.random.Generator, points: np.ndarray) -> np.ndarray:
+    """Integers to uniforms by a random lower triangular bit matrix for each coordinate (Matousek) and a digital shift."""
+    scrambled = np.zeros_like(points) ^ rng.integers(0, 2**_SOBOL_BITS, points.shape[1])
+    used = (len(points) - 1).bit_length()  # leading bits in which so few points differ
+    for bit in range(_SOBOL_BITS - 1, _SOBOL_BITS - 1 - used, -1):
         images = (1 << bit) + rng.integers(0, 1 << bit, points.shape[1])
         scrambled ^= (points >> bit & 1) * images
-    return scrambled
+    return (scrambled + rng.random(points.shape)) / 2.0**_SOBOL_BITS
 
 
 def sobol_points(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.ndarray:
-    """The first F points of a Sobol sequence, linearly scrambled and digitally shifted."""
-    coordinates = len(spread)
-    if coordinates > _SOBOL_DIMENSIONS:
-        raise InputError(
-            f"Sobol points end at {_SOBOL_DIMENSIONS:,} dimensions and {coordinates:,} are wanted: use halton, lattice "
-            "or digital-net, or fastfood, which never stores its frequencies"
-        )
-    points = _scrambled(rng, _sobol_integers(F, coordinates), (F - 1).bit_length())
-    points ^= rng.integers(0, 2**_SOBOL_BITS, coordinates)
-    return (points + rng.random(points.shape)) / 2.0**_SOBOL_BITS
+    """The first F points of a Sobol sequence, linearly scrambled and digitally shifted.
+
+    A quarter as many coordinates as points are taken from one sequence, which also makes any dimension possible.
+    """
+    group = min(_SOBOL_DIMENSIONS, max(1, (1 << (F - 1).bit_length()) // 4), len(spread))
+    integers = _sobol_integers(F, group)
+
+    def scrambled(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.ndarray:
+        return _scrambled(rng, integers[:, : len(spread)])
+
+    return supercube(scrambled, rng, F, spread, group)
