@@ -15,6 +15,8 @@ from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.units import format_count
 
 MAX_CLASSES = 1000
+READ_ROWS = 262_144  # targets read at a time: few trips, a megabyte or two
+PIECE = 65_536  # rows whose labels are looked at together
 FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
 TASKS = ("auto", REGRESSION, CLASSIFICATION)
 
@@ -40,10 +42,17 @@ class TargetScan:
             self._extremes(y.reshape(len(y), -1))
         if y.ndim > 1:  # several outputs are numbers
             self.distinct = None
-        if self.distinct is not None:
-            self.distinct.update(np.unique(y.astype(str) if y.dtype.kind == "O" else y).tolist())
-            if len(self.distinct) > MAX_CLASSES:
-                self.distinct = None
+        for start in range(0, len(y), PIECE):
+            self._note_labels(y[start : start + PIECE])
+
+    def _note_labels(self, y: np.ndarray) -> None:
+        """A piece at a time, and no Python object for a value that cannot be a label: numbers are most often many."""
+        if self.distinct is None:
+            return
+        values = np.unique(y.astype(str) if y.dtype.kind == "O" else y)
+        self.distinct = None if len(values) > MAX_CLASSES else self.distinct | set(values.tolist())
+        if self.distinct is not None and len(self.distinct) > MAX_CLASSES:
+            self.distinct = None
 
     def declare(self, classes: tuple[str, ...], kind: str) -> None:
         """Labels that may come, as people write them; one that was seen and is not among them is a DataError."""
@@ -75,9 +84,9 @@ def scan_targets(source: Source) -> TargetScan:
     if not source.has_targets:
         raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
     scan = TargetScan()
-    for span in work_spans(source, 1_000_000, 2**30):
-        for start in range(span.start, span.stop, 1_000_000):
-            scan.update(source.read_targets(Span(start, min(start + 1_000_000, span.stop))))
+    for span in work_spans(source, READ_ROWS, 2**30):
+        for start in range(span.start, span.stop, READ_ROWS):
+            scan.update(source.read_targets(Span(start, min(start + READ_ROWS, span.stop))))
     return scan
 
 

@@ -56,10 +56,13 @@ def _model(path: str) -> dict[str, Any]:
 
 
 def _data(path: str, options: dict[str, Any]) -> dict[str, Any]:
-    source = open_data((path,), options, need_targets=False)
+    from streamrf.sources.table import type_name
+
+    source = open_data((path,), options, need_targets=None)
     return {
         "kind": "data", "describe": source.describe(), "rows": source.n_rows, "inputs": source.n_features,
-        "outputs": source.n_outputs, "dtype": str(source.x_dtype), "target_dtype": str(source.y_dtype),
+        "outputs": source.n_outputs, "dtype": type_name(source.x_dtype),
+        "target_dtype": None if source.y_dtype is None else type_name(source.y_dtype),
         "feature_names": list(source.feature_names or ()), "chunks": len(source.chunks()),
         "fingerprint": source.fingerprint(),
     }  # fmt: skip

@@ -94,7 +94,7 @@ shards_argument = click.argument("data", nargs=-1, required=True)
 
 
 def open_data(
-    data: tuple[str, ...], options: dict[str, Any], *, need_targets: bool = True, features: Any = None
+    data: tuple[str, ...], options: dict[str, Any], *, need_targets: bool | None = True, features: Any = None
 ) -> Any:
     """The source that the data options describe; ``features`` from a model stand in for missing ones."""
     from streamrf.sources import open_source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,13 @@ def command(data: tuple[str, ...], **options: Any) -> None:
 
 
 def default_out(data: str) -> str:
-    """data.zarr -> data.model, in the working directory when the data is remote."""
-    name = data.rstrip("/").rsplit("/", 1)[-1].replace("*", "all")
-    folder = "" if "://" in data else data.rstrip("/")[: -len(name)] if data.rstrip("/").endswith(name) else ""
-    return f"{folder}{name.rsplit('.', 1)[0] or 'data'}.model"
+    """data.zarr -> data.model, part-*.parquet -> part-all.model: beside the data, or here where the data is remote."""
+    pattern = r"[*?]+|\[[^]]*\]"
+    path = data.rstrip("/")
+    name = path.rpartition("/")[2]
+    folder = path[: len(path) - len(name)]
+    stem = re.sub(pattern, "all", name).rsplit(".", 1)[0] or "data"
+    return f"{stem}.model" if "://" in data or re.search(pattern, folder) else f"{folder}{stem}.model"
 
 
 def summary(out: Path, result: Any) -> dict[str, Any]:
