@@ -46,7 +46,7 @@ def _sobol_integers(F: int, coordinates: int) -> np.ndarray:
 
 
 def _scrambled(rng: np.random.Generator, points: np.ndarray) -> np.ndarray:
-    """Integers to uniforms by a random lower triangular bit matrix for each coordinate (Matousek) and a digital shift."""
+    """Integers to uniforms, by a random lower triangular bit matrix per coordinate (Matousek) and a digital shift."""
     scrambled = np.zeros_like(points) ^ rng.integers(0, 2**_SOBOL_BITS, points.shape[1])
     used = (len(points) - 1).bit_length()  # leading bits in which so few points differ
     for bit in range(_SOBOL_BITS - 1, _SOBOL_BITS - 1 - used, -1):
