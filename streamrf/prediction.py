@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from streamrf.engines.base import Pass
-from streamrf.engines.local import LocalEngine, pieces, read_ahead, remaining_spans
+from streamrf.engines.base import Engine, Pass
+from streamrf.engines.local import LocalEngine, pieces, read_ahead
 from streamrf.errors import DataError, InputError
 from streamrf.model import Model
 from streamrf.reporting import Reporter
 from streamrf.sinks import Sink
 from streamrf.sources.base import Block, Source
-from streamrf.statistics.scores import Scores, ScoresState
+from streamrf.sources.spans import work_spans
+from streamrf.statistics.scores import Scores
 from streamrf.threads import Threads
+
+SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20
 
 
 def predict_rows(model: Model, source: Source, sink: Sink, *, threads: Threads, reporter: Reporter, proba: bool) -> int:
     """Write a prediction for every row, in row order, a block at a time; the number of rows."""
     model.check_fits(source)
-    job: Pass[Any] = Pass(Scores(model), source, ScoresState({}))
     reporter.started("predicting", source.n_rows, 0)
     done = 0
-    for block, _, span in read_ahead(job, remaining_spans(job)):
+    for block, _, span in read_ahead(source, work_spans(source, SPAN_ROWS, SPAN_BYTES), "error"):
         for rows, piece in pieces(block, span):
             sink.write(rows.start, predictions(model, piece, threads, proba))
             done += len(piece)
             reporter.advanced(done, None)
     reporter.finished()
     return done
+
+
+@dataclass
+class Predictor:
+    """What workers need to predict: the columns of a block."""
+
+    model: Model
+    proba: bool
+
+    def __call__(self, block: Block, threads: Threads) -> dict[str, np.ndarray]:
+        return predictions(self.model, block, threads, self.proba)
+
+
+def predict_elsewhere(model: Model, source: Source, parts: Any, *, engine: Any, reporter: Reporter, proba: bool) -> int:
+    """Have the workers of a cluster write the predictions; no row comes here."""
+    model.check_fits(source)
+    reporter.started("predicting", source.n_rows, 0)
+    engine.write(Predictor(model, proba), source, parts, lambda done: reporter.advanced(done, None))
+    reporter.finished()
+    return source.n_rows
 
 
 def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
@@ -60,14 +83,16 @@ def predictions(model: Model, block: Block, threads: Threads, proba: bool) -> di
 
 
 def evaluate_rows(
-    model: Model, source: Source, *, threads: Threads, reporter: Reporter, nan: str = "error"
-) -> dict[str, Any]:
+    model: Model, source: Source, *, threads: Threads, reporter: Reporter, nan: str = "error",
+    engine: Engine | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Metrics of the model on every row of the source."""
     model.check_fits(source)
     statistic = Scores(model)
     job = Pass.start(statistic, source, nan=nan)
     reporter.started("evaluating", source.n_rows, 0)
-    state = LocalEngine(threads).run(job, lambda job: reporter.advanced(job.done.count, None))
+    engine = engine or LocalEngine(threads)
+    state = engine.run(job, lambda job: reporter.advanced(job.done.count + job.pending, None))
     reporter.finished()
     if not state.sums["rows"][0]:
         raise DataError(f"none of the {source.n_rows} rows can be used: every one has NaN")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
 from streamrf.ledger import RowSet
-from streamrf.sources.base import Block, Span
+from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.retries import persistently
 from streamrf.sources.screening import screen
 from streamrf.sources.spans import work_spans
@@ -27,7 +27,7 @@ class LocalEngine(Engine):
         self._order = order
 
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
-        for block, dropped, span in read_ahead(job, self._spans(job)):
+        for block, dropped, span in read_ahead(job.source, self._spans(job), job.nan):
             job.dropped += dropped
             for rows, piece in pieces(block, span):
                 job.statistic.update(job.state, piece, self.threads)
@@ -64,7 +64,7 @@ def pieces(block: Block, span: Span) -> Iterator[tuple[Span, Block]]:
         yield Span(start, stop), block.take(inside)
 
 
-def read_ahead(job: Pass[Any], spans: list[Span]) -> Iterator[tuple[Block, int, Span]]:
+def read_ahead(source: Source, spans: Sequence[Span], nan: str) -> Iterator[tuple[Block, int, Span]]:
     """Blocks of the spans in order, read and screened by a thread of its own; its errors are raised here."""
     ready: queue.Queue[Any] = queue.Queue(AHEAD)
     stop = threading.Event()
@@ -81,7 +81,7 @@ def read_ahead(job: Pass[Any], spans: list[Span]) -> Iterator[tuple[Block, int, 
     def read() -> None:
         try:
             for span in spans:
-                block, dropped = screen(persistently(job.source.read, span), job.nan, job.source)
+                block, dropped = screen(persistently(source.read, span), nan, source)
                 if not put((block, dropped, span)):
                     return
             put(None)

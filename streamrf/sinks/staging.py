@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from streamrf.errors import ExistsError
 from streamrf.files import atomic_directory, refuse_existing, storage_errors, sync_directory
 
+_PART = re.compile(r"part-\d+\.parquet")
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 
 
@@ -19,12 +21,15 @@ def check_free(path: Path, overwrite: bool) -> None:
     if not overwrite:
         refuse_existing(path)
     if path.is_dir() and not _is_replaceable(path):
-        raise ExistsError(f"{path} is a directory that is not a zarr store, and is not replaced even with --overwrite")
+        raise ExistsError(
+            f"{path} is a directory that is not a zarr store (or parts of parquet), and is not replaced even with"
+            " --overwrite"
+        )
 
 
 def _is_replaceable(folder: Path) -> bool:
     names = os.listdir(folder)
-    return not names or any(name in names for name in _ZARR_FILES)
+    return any(name in names for name in _ZARR_FILES) or all(_PART.fullmatch(name) for name in names)
 
 
 @contextmanager

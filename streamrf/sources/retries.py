@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from streamrf.errors import StorageError
 
-T, A = TypeVar("T"), TypeVar("A")
+T = TypeVar("T")
+A = TypeVar("A")
 
 WAITS = (0.25, 1.0, 4.0)  # seconds before each further try
 _FINAL = (FileNotFoundError, PermissionError)  # these do not mend themselves

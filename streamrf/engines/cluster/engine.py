@@ -1,0 +1,107 @@
+"""The Dask engine: the same verb as the local one, carried out by the workers of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from distributed import Client
+
+from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
+from streamrf.engines.cluster.crew import Crew, Hand
+from streamrf.engines.cluster.errands import orders_for
+from streamrf.engines.cluster.foreman import PATIENCE
+from streamrf.engines.cluster.groups import Groups, units_of
+from streamrf.engines.cluster.summing import Summing
+from streamrf.engines.cluster.writing import Writing
+from streamrf.engines.local import remaining_spans
+from streamrf.errors import ClusterError, StreamRFError
+from streamrf.sources.base import Source
+from streamrf.sources.spans import work_spans
+from streamrf.units import format_bytes
+
+GROUP_SECONDS = 10.0  # a group that takes so long is worth its trip
+ADDING_RATE = 1e9  # bytes of states a worker adds in a second, at least
+SHARES = 16  # units of work for each worker, at least, so that the last one does not keep all others waiting
+SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20
+
+
+class ClusterEngine(Engine):
+    """Sums and writes on the workers of any Dask cluster: give it a ``dask.distributed.Client``.
+
+    Nothing here changes a bit of a result: ``group_seconds`` is how long a worker works on one group, ``order``
+    permutes the units of work, ``patience`` is how many seconds a run waits for workers when there are none.
+    """
+
+    def __init__(
+        self, client: Client, *, group_seconds: float = GROUP_SECONDS, order: Callable[[int], Any] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
+        self.client, self._seconds, self._order, self._patience = client, group_seconds, order, patience
+
+    def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
+        with self._crew() as crew:
+            job.span_rows = self._span_rows(crew, job.span_rows, job.rows_left)
+            groups = Groups(units_of(remaining_spans(job)), self._order)
+            orders = orders_for(job.source, job.nan)
+            seconds = self._group_seconds(job.statistic.nbytes())
+            summing = Summing(job, crew, groups, orders, seconds=seconds, patience=self._patience)
+            return summing.run(watch)
+
+    def write(self, columns: Any, source: Source, parts: Any, watch: Callable[[int], None]) -> None:
+        """Have ``columns(block, threads)`` of every block of the source written to ``parts`` by the workers."""
+        with self._crew() as crew:
+            spans = work_spans(source, self._span_rows(crew, SPAN_ROWS, source.n_rows), SPAN_BYTES)
+            groups = Groups(units_of(spans, parts.step))
+            orders = orders_for(source, "error")
+            writing = Writing(columns, parts, crew, groups, orders, seconds=self._seconds, patience=self._patience)
+            writing.run(watch)
+
+    def _group_seconds(self, state_bytes: int) -> float:
+        """Adding a state to another is to take two hundredths of a group's time at most."""
+        return max(self._seconds, 50 * state_bytes / ADDING_RATE) if self._seconds else 0.0
+
+    def _span_rows(self, crew: Crew, rows: int, rows_left: int) -> int:
+        return max(1, min(rows, rows_left // (SHARES * max(1, len(crew.hands)))))
+
+    @contextmanager
+    def _crew(self) -> Iterator[Crew]:
+        """The workers during one pass; a lost scheduler is one sentence."""
+        crew = Crew(self.client)
+        try:
+            with crew.on_duty():
+                yield crew
+        except StreamRFError as error:
+            if isinstance(error, ClusterError) or self.client.status == "running":
+                raise
+            raise self._scheduler_gone() from error
+        except Exception as error:
+            if self.client.status == "running":
+                raise
+            raise self._scheduler_gone() from error
+
+    def _scheduler_gone(self) -> ClusterError:
+        return ClusterError(
+            f"the scheduler at {address_of(self.client)} does not answer any more: start it and its workers again, then"
+            " run the same command to go on from the last checkpoint"
+        )
+
+    def hands(self) -> list[Hand]:
+        """The workers that are there now."""
+        crew = Crew(self.client)
+        crew.look()
+        return list(crew.hands.values())
+
+    def describe(self) -> str:
+        """One line about the cluster, with the address of its dashboard."""
+        hands = self.hands()
+        limits = [hand.memory for hand in hands if hand.memory]
+        memory = f", {format_bytes(min(limits))} each" if limits else ""
+        link = f"; dashboard at {self.client.dashboard_link}" if self.client.dashboard_link else ""
+        threads = sum(hand.threads for hand in hands)
+        return f"cluster at {address_of(self.client)}: {len(hands)} workers, {threads} threads{memory}{link}"
+
+
+def address_of(client: Client) -> str:
+    return client.scheduler.address if client.scheduler else "an unknown address"

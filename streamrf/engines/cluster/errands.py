@@ -1,0 +1,133 @@
+"""What runs on a worker: sums of rows, sums of sums, and predictions written where they belong.
+
+Every errand is a pure function: it never changes what it is given, so doing one again, late or twice gives the same
+result, and a result counts once because whoever asked for it uses it once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from distributed import get_worker
+
+import streamrf
+from streamrf.engines.cluster.crew import CalledOff
+from streamrf.engines.local import pieces, read_ahead
+from streamrf.errors import MismatchError, StorageError
+from streamrf.sinks.base import Columns
+from streamrf.sinks.parts import write_part
+from streamrf.sources import open_source
+from streamrf.sources.base import Block, Source, Span
+from streamrf.statistics.base import Statistic
+from streamrf.threads import Threads
+
+Sums = dict[str, Any]  # "arrays" of a state, and how many rows were "dropped"
+Orders = dict[str, Any]  # see ``orders_for``
+
+# An errand has the worker to itself: it uses all its threads, and buffers that belong to the statistic.
+_alone = threading.Lock()
+
+
+def orders_for(source: Source, nan: str) -> Orders:
+    """What a worker must know to read the same rows as we do; no row is among it."""
+    return {"source": source.spec(), "fingerprint": source.fingerprint(), "nan": nan, "version": streamrf.__version__}
+
+
+def sum_rows(statistic: Statistic[Any], earlier: Sums | None, orders: Orders) -> Sums:
+    """The sum over some spans, on top of an earlier sum."""
+    with _alone, _threads() as threads:
+        state = _copied(statistic, earlier) if earlier else statistic.zero()
+        dropped = earlier["dropped"] if earlier else 0
+        for piece, missing in _read(orders, _Bell(orders)):
+            statistic.update(state, piece, threads)
+            dropped += missing
+        return {"arrays": state.arrays(), "dropped": dropped}
+
+
+def add_sums(statistic: Statistic[Any], first: Sums, second: Sums) -> Sums:
+    """The sum of two sums, in new memory."""
+    with _alone:
+        state = _copied(statistic, first)
+        state += statistic.load(second["arrays"])
+        return {"arrays": state.arrays(), "dropped": first["dropped"] + second["dropped"]}
+
+
+def write_rows(columns: Callable[[Block, Threads], Columns], orders: Orders) -> None:
+    """Columns made of some spans, written to their place in an output."""
+    with _alone, _threads() as threads:
+        read = _read(orders, _Bell(orders))
+        blocks = ((int(piece.index[0]), columns(piece, threads)) for piece, _ in read)
+        write_part(orders["sink"], orders["spans"], blocks)
+
+
+def _copied(statistic: Statistic[Any], sums: Sums) -> Any:
+    """A state of our own that starts from these sums."""
+    return statistic.load({name: np.array(array) for name, array in sums["arrays"].items()})
+
+
+@contextmanager
+def _threads() -> Iterator[Threads]:
+    """As many threads as this worker was given."""
+    with Threads(get_worker().state.nthreads) as threads:
+        yield threads
+
+
+def _read(orders: Orders, bell: _Bell) -> Iterator[tuple[Block, int]]:
+    """The rows of the errand, piece by piece, and how many were left out before each."""
+    spans = [Span(*span) for span in orders["spans"]]
+    source = _open(json.dumps(orders["source"], sort_keys=True), orders["fingerprint"], orders["version"])
+    for block, dropped, span in read_ahead(source, spans, orders["nan"]):
+        for rows, piece in pieces(block, span):
+            bell.check()
+            yield piece, dropped
+            bell.ring(len(rows))
+            dropped = 0
+
+
+@lru_cache(maxsize=4)
+def _open(spec: str, fingerprint: str, version: str) -> Source:
+    """The source of a run, opened once in each worker; it must be the very data the run was planned for."""
+    here = get_worker().address
+    if version != streamrf.__version__:
+        raise MismatchError(
+            f"worker {here} has streamrf {streamrf.__version__}, the run was started by {version}: install the same"
+        )
+    try:
+        source = open_source(**json.loads(spec))
+    except StorageError as error:
+        raise StorageError(f"on worker {here}, {error}: the data must be at the same place for every worker") from error
+    if source.fingerprint() != fingerprint:
+        raise MismatchError(
+            f"worker {here} finds other data at that place (fingerprint {source.fingerprint()[:12]}, expected"
+            f" {fingerprint[:12]}): every worker must see the same files"
+        )
+    return source
+
+
+class _Bell:
+    """Tells how far an errand is, now and then, and stops it when nobody waits for it."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders, self._worker = orders, get_worker()
+        self._key = self._worker.get_current_task()
+        self._next = time.monotonic()
+        self.rows = 0
+
+    def check(self) -> None:
+        task = self._worker.state.tasks.get(self._key)
+        if task is None or task.state == "cancelled":
+            raise CalledOff
+
+    def ring(self, rows: int) -> None:
+        self.rows += rows
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._orders["every"]
+            message = {"run": self._orders["run"], "errand": self._orders["errand"], "rows": self.rows}
+            self._worker.log_event(self._orders["topic"], message)

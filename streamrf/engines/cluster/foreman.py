@@ -1,0 +1,170 @@
+"""Hands out groups of rows, one errand a worker at a time, and gives to others what a lost worker had."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from streamrf.engines.cluster.crew import CalledOff, Crew, Hand, KilledWorker, Ticket
+from streamrf.engines.cluster.groups import Group, Groups, Pace
+from streamrf.errors import BudgetError, ClusterError, MissingDependencyError
+from streamrf.units import format_bytes, format_seconds
+
+TICK = 0.1  # seconds between two looks at what is going on
+MAX_DEATHS = 3  # workers that may be lost over the same rows
+PATIENCE = 300.0  # seconds without any worker before we give up
+
+
+@dataclass
+class Part:
+    """A sum on a worker, and the groups of rows in it."""
+
+    ticket: Ticket
+    home: str
+    groups: list[Group]
+    epoch: int  # what is begun after a call for all sums belongs to the next epoch
+
+
+@dataclass
+class Errand:
+    """Something a worker is doing: a group of rows, on top of parts it holds or fetches."""
+
+    ticket: Ticket
+    home: str
+    epoch: int
+    group: Group | None = None
+    inputs: list[Part] = field(default_factory=list)
+
+    @property
+    def groups(self) -> list[Group]:
+        """Every group that will be in the result."""
+        own = [self.group] if self.group else []
+        return own + [group for part in self.inputs for group in part.groups]
+
+
+class Foreman(ABC):
+    """The loop that all errands share. Whoever is free gets work; whoever is gone is made up for."""
+
+    def __init__(self, crew: Crew, groups: Groups, seconds: float, patience: float = PATIENCE) -> None:
+        self.crew, self.groups, self.pace = crew, groups, Pace(seconds)
+        self.running: dict[str, Errand] = {}  # by worker
+        self.patience = patience
+        self._last_help = time.monotonic()
+
+    def step(self) -> None:
+        """See who is there, give work to whoever is free, and take what is finished."""
+        self.crew.look()
+        self._check_help()
+        for errand in [e for e in self.running.values() if e.home not in self.crew.hands or e.ticket.is_lost]:
+            self._lose(errand)
+        self.see_losses()
+        for hand in self._free():
+            given = self.next_errand(hand)
+            if given is not None:
+                self.running[hand.address] = given
+        for ticket in self.crew.finished(TICK):
+            self._finish(ticket)
+
+    @abstractmethod
+    def next_errand(self, hand: Hand) -> Errand | None:
+        """What a free worker does next, given to it already."""
+
+    @abstractmethod
+    def accept(self, errand: Errand) -> None:
+        """An errand ended well."""
+
+    def see_losses(self) -> None:  # noqa: B027 (not every foreman needs it)
+        """Something may have been lost with a worker."""
+
+    def give_back(self, inputs: Iterable[Part]) -> None:  # noqa: B027 (not every foreman needs it)
+        """An errand came to nothing; its inputs are free again."""
+
+    def other_ticket(self, ticket: Ticket) -> None:  # noqa: B027 (not every foreman needs it)
+        """Something ended that is not a worker's errand."""
+
+    def _free(self) -> list[Hand]:
+        return [h for h in self.crew.hands.values() if not h.paused and h.address not in self.running]
+
+    def take_group(self, hand: Hand) -> Group:
+        workers = [h.address for h in self.crew.hands.values() if not h.paused]
+        return self.groups.take(self.pace.rows(hand.address, workers, self.groups.rows))
+
+    def _finish(self, ticket: Ticket) -> None:
+        errand = self.running.get(ticket.home)
+        if errand is None or errand.ticket is not ticket:
+            self.other_ticket(ticket)
+            return
+        failure = ticket.failure()
+        if isinstance(failure, CalledOff):
+            self.call_off(errand)
+        elif ticket.is_lost or isinstance(failure, KilledWorker):
+            self._lose(errand)
+        elif failure is not None:
+            raise explain(failure, errand)
+        else:
+            self._succeed(errand)
+
+    def _succeed(self, errand: Errand) -> None:
+        self._remove(errand)
+        if errand.group is not None:
+            self.pace.note(errand.home, errand.group.rows, time.monotonic() - errand.ticket.begun)
+        self.accept(errand)
+
+    def _remove(self, errand: Errand) -> None:
+        del self.running[errand.home]
+        self.crew.progress.pop(errand.ticket.number, None)
+
+    def _lose(self, errand: Errand) -> None:
+        """A worker died over an errand: its rows go to someone else, unless that has happened too often."""
+        self.call_off(errand)
+        if errand.group is None:
+            return
+        errand.group.deaths += 1
+        if errand.group.deaths >= MAX_DEATHS:
+            raise ClusterError(
+                f"{errand.group.deaths} workers were lost, one after the other, over rows {errand.group.describe()}:"
+                f" most likely each ran out of memory ({self.worker_memory()}); give the workers more memory, use fewer"
+                " workers on a machine, or lower --D"
+            )
+
+    def worker_memory(self) -> str:
+        limits = [hand.memory for hand in self.crew.hands.values() if hand.memory]
+        return f"the limit of a worker is {format_bytes(min(limits))}" if limits else "they have no limit of their own"
+
+    def call_off(self, errand: Errand) -> None:
+        """Forget an errand: its group is to be done again, its inputs are as they were."""
+        self._remove(errand)
+        self.crew.drop(errand.ticket)
+        self.give_back(errand.inputs)
+        if errand.group is not None:
+            self.groups.put_back(errand.group)
+
+    def _check_help(self) -> None:
+        """Without a worker that takes work nothing moves: wait for one, but not for ever."""
+        if self.running or any(not hand.paused for hand in self.crew.hands.values()):
+            self._last_help = time.monotonic()
+        if time.monotonic() - self._last_help < self.patience:
+            return
+        waited = format_seconds(self.patience)
+        if self.crew.hands:
+            raise BudgetError(
+                f"every worker has been paused by Dask for {waited} because its memory is almost full"
+                f" ({self.worker_memory()}): give the workers more memory, or lower --D"
+            )
+        raise ClusterError(
+            f"the cluster has had no worker for {waited}: start some (dask worker ADDRESS), then run the same command"
+            " again to go on from the last checkpoint"
+        )
+
+
+def explain(failure: BaseException, errand: Errand) -> BaseException:
+    """What an error on a worker means for the run; errors of ours say it themselves."""
+    if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
+        return MissingDependencyError(
+            f"worker {errand.home} has no streamrf: install the same version there (pip install streamrf)"
+        )
+    if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
+        return BudgetError(f"worker {errand.home} ran out of memory ({failure}): give it more, or lower --D")
+    return failure

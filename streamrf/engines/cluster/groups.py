@@ -1,0 +1,115 @@
+"""Which rows go out together: groups that are large in the middle of a run and small at its end. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamrf.ledger import RowSet
+from streamrf.sources.base import Span
+
+Unit = tuple[Span, ...]  # spans that must stay together
+
+
+@dataclass
+class Group:
+    """Spans that one worker sums or writes in one go, and how many workers were lost over it."""
+
+    spans: tuple[Span, ...]
+    deaths: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.spans))
+
+    def describe(self) -> str:
+        return f"{self.spans[0].start:,} to {self.spans[-1].stop - 1:,}"
+
+
+class Groups:
+    """What is still to be handed out. A group that comes back goes out again as it was."""
+
+    def __init__(self, units: Sequence[Unit], order: Callable[[int], Any] | None = None) -> None:
+        arranged = units if order is None else [units[i] for i in order(len(units))]
+        self._units: deque[Unit] = deque(arranged)
+        self._again: deque[Group] = deque()
+        self._rows = sum(len(span) for unit in arranged for span in unit)
+
+    def __bool__(self) -> bool:
+        return bool(self._units or self._again)
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    def take(self, rows: float) -> Group:
+        """The next group: units until there are about ``rows`` rows, at least one unit."""
+        group = self._again.popleft() if self._again else Group(self._joined(rows))
+        self._rows -= group.rows
+        return group
+
+    def _joined(self, rows: float) -> tuple[Span, ...]:
+        spans: list[Span] = []
+        count = 0
+        while self._units and (not spans or count + _rows(self._units[0]) <= rows):
+            unit = self._units.popleft()
+            spans += unit
+            count += _rows(unit)
+        return tuple(spans)
+
+    def put_back(self, group: Group) -> None:
+        self._again.append(group)
+        self._rows += group.rows
+
+
+def _rows(unit: Unit) -> int:
+    return sum(map(len, unit))
+
+
+def row_set(groups: Iterable[Group]) -> RowSet:
+    """The rows of these groups; a row that is in two of them is refused."""
+    return RowSet(span for group in groups for span in group.spans)
+
+
+class Pace:
+    """How fast each worker is, and from that how many rows to give it next.
+
+    A group takes about ``seconds``, but never more than half of a worker's fair share of what is left: so the groups
+    shrink towards the end, and workers of different speed finish together.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._rates: dict[str, float] = {}
+
+    def note(self, worker: str, rows: int, seconds: float) -> None:
+        """What a finished group says about its worker; the newest counts half."""
+        rate = rows / max(seconds, 1e-6)
+        self._rates[worker] = (self._rates.get(worker, rate) + rate) / 2
+
+    def rows(self, worker: str, workers: Iterable[str], rows_left: int) -> float:
+        """Rows for the next group of this worker; 0 (the least there is) for one that is not known yet."""
+        rate = self._rates.get(worker)
+        if rate is None:
+            return 0.0
+        typical = sum(self._rates.values()) / len(self._rates)
+        total = sum(self._rates.get(other, typical) for other in workers)
+        return min(rate * self.seconds, rows_left * rate / total / 2)
+
+
+def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
+    """Each span by itself; with ``step``, spans cut at its multiples and those between two multiples together."""
+    if step is None:
+        return [(span,) for span in spans]
+    units: dict[int, list[Span]] = {}
+    for span in spans:
+        for piece in _cut(span, step):
+            units.setdefault(piece.start // step, []).append(piece)
+    return [tuple(unit) for unit in units.values()]
+
+
+def _cut(span: Span, step: int) -> Iterable[Span]:
+    borders = [span.start, *range((span.start // step + 1) * step, span.stop, step), span.stop]
+    return map(Span, borders, borders[1:])
