@@ -60,6 +60,10 @@ class Checkpoint:
         self._known: set[str] | None = None  # names of saves seen or made by us; None: not looked yet
         self._good: str | None = None  # the save we loaded or made last, without its ending
 
+    def exists(self) -> bool:
+        """Whether there is a save to go on from."""
+        return bool(self._saves())
+
     def load(self, identity: dict[str, Any]) -> SavedPass | None:
         """The newest whole save, None if there is none yet.
 

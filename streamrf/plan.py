@@ -47,6 +47,7 @@ class Plan:
     solver: str
     why: str
     seconds: dict[str, float] = field(default_factory=dict)
+    workers: Any = None  # what each worker of a cluster needs, where there is one
 
     @property
     def projected(self) -> int:
@@ -54,6 +55,8 @@ class Plan:
 
     def check(self) -> None:
         """Refuse now what could not end well."""
+        if self.workers:
+            self.workers.check()
         if self.projected > self.budget:
             stage = max(self.stages, key=lambda name: self.stages[name])
             largest = max(self.parts, key=lambda name: self.parts[name])
@@ -64,10 +67,11 @@ class Plan:
             )
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        document = {
             "memory": {"budget": self.budget, "reserved": self.reserved, "projected": self.projected, **self.stages},
             "parts": self.parts, "seconds": self.seconds, "solver": self.solver, "why": self.why, "passes": self.passes,
         }  # fmt: skip
+        return {**document, "workers": self.workers.to_json()} if self.workers else document
 
 
 def make_plan(source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int | None) -> Plan:

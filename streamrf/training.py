@@ -189,6 +189,9 @@ class Training:
             self.source, self.recipe, outputs=outputs, threads=self.threads.count, budget=self.settings.memory
         )
         self.reporter.planned(plan)
+        plan.workers = self.engine.needs(plan.reserved, plan.parts)
+        if plan.workers:
+            self.reporter.note(plan.workers.describe())
         plan.check()
         return plan
 

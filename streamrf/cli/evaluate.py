@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
 from streamrf.cli.options import data_options, open_data, print_json, run_options, shards_argument
 
 
@@ -14,6 +15,7 @@ from streamrf.cli.options import data_options, open_data, print_json, run_option
 @shards_argument
 @data_options
 @click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True)
+@cluster_options
 @run_options
 def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     """Measure MODEL on DATA with known targets.
@@ -31,10 +33,12 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     as_json, quiet, nan = (options.pop(k) for k in ("as_json", "quiet", "nan"))
     loaded = Model.load(model)
     source = open_data(data, options, features=loaded.feature_names)
-    with Threads(options["threads"]) as threads:
-        metrics = evaluate_rows(
-            loaded, source, threads=threads, reporter=make_reporter(quiet=quiet or as_json), nan=nan
-        )
+    reporter = make_reporter(quiet=quiet or as_json)
+    with (
+        Threads(options["threads"]) as threads,
+        cluster_engine(pop_cluster(options), reporter, threads=threads.count) as engine,
+    ):
+        metrics = evaluate_rows(loaded, source, threads=threads, reporter=reporter, nan=nan, engine=engine)
     if as_json:
         print_json(metrics)
         return

@@ -128,12 +128,13 @@ def make_recipe(options: dict[str, Any]) -> Any:
 
 def make_settings(options: dict[str, Any], out: Path) -> Any:
     """How the pass is carried out, from the run, memory and checkpoint options."""
+    from streamrf.checkpoint import Checkpoint
     from streamrf.errors import InputError
     from streamrf.training import Settings
 
     place, none = options.pop("checkpoint"), options.pop("no_checkpoint")
     checkpoint = None if none else place or out.with_name(out.name + ".checkpoint")
-    if options.pop("resume") and not (checkpoint and Path(checkpoint).exists()):
+    if options.pop("resume") and not (checkpoint and Checkpoint(checkpoint).exists()):
         raise InputError(f"--resume: there is no checkpoint at {checkpoint}; leave --resume out to start anew")
     return Settings(
         threads=options.pop("threads"), memory=options.pop("memory"),

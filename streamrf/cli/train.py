@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
 from streamrf.cli.options import (
     checkpoint_options,
     data_options,
@@ -31,6 +32,7 @@ from streamrf.cli.options import (
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
 @click.option("--no-statistics", is_flag=True, help="Leave out the sums that allow update, forget and merge.")
 @checkpoint_options
+@cluster_options
 @run_options
 def command(data: tuple[str, ...], **options: Any) -> None:
     """Train a model on DATA (zarr, parquet or npy; several shards are one table).
@@ -43,6 +45,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf train data.zarr --D 5000
       streamrf train table.parquet --target price --D 2000 --memory 2GB
       streamrf train jan.zarr feb.zarr --out months.model --json
+      streamrf train s3://bucket/data.zarr --D 5000 --scheduler tcp://head:8786
     """
     from streamrf.archive import check_target
     from streamrf.cli.display import make_reporter
@@ -52,11 +55,14 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     as_json, quiet, overwrite, keep = (options.pop(k) for k in ("as_json", "quiet", "overwrite", "no_statistics"))
     out = Path(options.pop("out") or default_out(data[0]))
     check_target(out, overwrite)
-    settings = make_settings(options, out)
+    settings, cluster = make_settings(options, out), pop_cluster(options)
     source = open_data(data, options)
     recipe = make_recipe(options)
     reporter = make_reporter(quiet=quiet or as_json)
-    with Threads(settings.threads) as threads:
+    with (
+        Threads(settings.threads) as threads,
+        cluster_engine(cluster, reporter, threads=threads.count, memory=settings.memory) as settings.engine,
+    ):
         training = Training(source, recipe, settings, reporter, threads)
         result = training.run()
         result.model.save(out, state=None if keep else result.state, overwrite=overwrite)

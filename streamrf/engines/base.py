@@ -54,6 +54,10 @@ def unwatched(_: Pass[Any]) -> None:
 class Engine(ABC):
     """Where the summing happens."""
 
+    def needs(self, reserved: int, parts: dict[str, int]) -> Any:
+        """What other processes will need for a pass of these parts; None where there are no others."""
+        return None
+
     @abstractmethod
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
         """Sum all rows of ``job`` that are not done yet; the state, complete."""

@@ -13,6 +13,7 @@ from streamrf.engines.cluster.crew import Crew, Hand
 from streamrf.engines.cluster.errands import orders_for
 from streamrf.engines.cluster.foreman import PATIENCE
 from streamrf.engines.cluster.groups import Groups, units_of
+from streamrf.engines.cluster.needs import WorkerNeeds, worker_needs
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.writing import Writing
 from streamrf.engines.local import remaining_spans
@@ -86,6 +87,10 @@ class ClusterEngine(Engine):
             f"the scheduler at {address_of(self.client)} does not answer any more: start it and its workers again, then"
             " run the same command to go on from the last checkpoint"
         )
+
+    def needs(self, reserved: int, parts: dict[str, int]) -> WorkerNeeds | None:
+        hands = self.hands()
+        return worker_needs(reserved, parts, [hand.memory for hand in hands]) if hands else None
 
     def hands(self) -> list[Hand]:
         """The workers that are there now."""
