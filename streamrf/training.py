@@ -208,6 +208,12 @@ class Training:
     def _checkpoint(self) -> Checkpoint | None:
         return Checkpoint(self.settings.checkpoint) if self.settings.checkpoint else None
 
+    def prepare_alone(self, classes: tuple[str, ...] | None = None) -> Prepared:
+        """Plan and prepare, without the pass."""
+        self.reporter.note(self.source.describe())
+        self.plan = self._plan()
+        return self.prepare(classes)
+
     def prepare(self, classes: tuple[str, ...] | None = None) -> Prepared:
         """Look at the targets, draw the sample, run the pilot, fix scaling and map.
 

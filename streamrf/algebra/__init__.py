@@ -8,7 +8,17 @@
     window.solve().save("window.model", state=window.state)
 """
 
-from streamrf.algebra.changes import accumulate, forget, update
+from streamrf.algebra.changes import Work, accumulate, combine, forget, prepare, update
 from streamrf.algebra.statistics import Statistics, load_prepared, save_prepared
 
-__all__ = ["Statistics", "accumulate", "forget", "load_prepared", "save_prepared", "update"]
+__all__ = [
+    "Statistics",
+    "Work",
+    "accumulate",
+    "combine",
+    "forget",
+    "load_prepared",
+    "prepare",
+    "save_prepared",
+    "update",
+]

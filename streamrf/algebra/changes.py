@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from streamrf.algebra.agreement import check_source, check_targets
 from streamrf.algebra.statistics import Statistics
+from streamrf.checkpoint import Checkpoint
 from streamrf.errors import InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets
+from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
 from streamrf.threads import Threads
 from streamrf.training import Prepared, Settings, Training
 
 
+@dataclass
 class Work:
     """How passes are carried out; none of it changes a bit."""
 
-    def __init__(self, threads: Threads, settings: Settings | None = None, reporter: Reporter | None = None) -> None:
-        self.threads, self.settings, self.reporter = threads, settings or Settings(), reporter or Reporter()
+    threads: Threads
+    settings: Settings = field(default_factory=Settings)
+    reporter: Reporter = field(default_factory=Reporter)
 
 
-def accumulate(prepared: Prepared, source: Source, work: Work, *, rows: RowSet | None = None) -> Statistics:
+@contextmanager
+def at_work(work: Work | None) -> Iterator[Work]:
+    """The work given, or work with all cores."""
+    if work is not None:
+        yield work
+        return
+    with Threads() as threads:
+        yield Work(threads)
+
+
+def prepare(
+    source: Source, recipe: Recipe | None = None, work: Work | None = None, *, classes: tuple[str, ...] | None = None
+) -> Prepared:
+    """Everything that is fixed before a pass: look, pilot, scaling, map. ``classes``: all labels there will ever be."""
+    with at_work(work) as work:
+        training = Training(source, recipe or Recipe(), work.settings, work.reporter, work.threads)
+        return training.prepare_alone(classes)
+
+
+def accumulate(
+    prepared: Prepared, source: Source, work: Work | None = None, *, rows: RowSet | None = None
+) -> Statistics:
     """The statistics of a source, or of some of its rows."""
     check_source(prepared, source)
     ledger_of(source, RowSet([(0, source.n_rows)]))  # a shard that is listed twice is refused before the pass
     check_targets(prepared, scan_targets(source))
     recipe = prepared.recipe.with_(pilot="none", holdout=0.0, cv=None)
-    training = Training(source, recipe, work.settings, work.reporter, work.threads)
-    state = training.accumulate(prepared, rows)
+    with at_work(work) as work:
+        training = Training(source, recipe, work.settings, work.reporter, work.threads)
+        state = training.accumulate(prepared, rows)
     return Statistics(prepared, state.gram, training.ledger(), state.dropped, name=source.describe())
 
 
-def update(statistics: Statistics, source: Source, work: Work, *, rows: RowSet | None = None) -> int:
+def update(statistics: Statistics, source: Source, work: Work | None = None, *, rows: RowSet | None = None) -> int:
     """Add a source, or some of its rows, in place: bits equal to having summed everything at once. How many rows."""
     _check_new(statistics.ledger, ledger_of(source, rows or RowSet([(0, source.n_rows)])))
     added = accumulate(statistics.prepared, source, work, rows=rows)
@@ -47,10 +76,10 @@ def _check_new(ledger: Ledger, new: Ledger) -> None:
     try:
         ledger.copy().add_all(new)
     except MismatchError as error:
-        raise MismatchError(f"{error} These rows are in already: leave this shard out, or forget it first.") from None
+        raise MismatchError(f"{error} Leave this shard out, or forget it first.") from None
 
 
-def forget(statistics: Statistics, source: Source, work: Work, *, rows: RowSet | None = None) -> int:
+def forget(statistics: Statistics, source: Source, work: Work | None = None, *, rows: RowSet | None = None) -> int:
     """Take a source's rows (those that are in, or some of them) out in place: bits equal to never having seen them."""
     present = rows_in(statistics.ledger, source)
     leaving = present if rows is None else rows
@@ -77,8 +106,30 @@ def rows_in(ledger: Ledger, source: Source) -> RowSet:
     return found
 
 
-def with_nan_policy(statistics: Statistics, nan: str | None) -> None:
+def combine(parts: Sequence[str | Path], minus: Sequence[str | Path] = ()) -> Statistics:
+    """The sum of statistics that lie in files, less others; two are in memory at a time."""
+    total = Statistics.load(parts[0])
+    for path in parts[1:]:
+        part = Statistics.load(path)
+        total += part
+        total.remember("merge", part.rows)
+        if part.prepared.recipe.nan == "drop":
+            use_nan_policy(total, "drop")
+    for path in minus:
+        part = Statistics.load(path)
+        total -= part
+        total.remember("subtract", part.rows)
+    return total
+
+
+def use_nan_policy(statistics: Statistics, nan: str | None) -> None:
     """From now on rows with NaN are refused or dropped, in passes that add and in those that take away alike."""
     if nan is not None:
         recipe = statistics.prepared.recipe.with_(nan=nan)
         statistics.prepared = replace(statistics.prepared, recipe=recipe)
+
+
+def clear_checkpoint(settings: Settings) -> None:
+    """Once the result is safely written."""
+    if settings.checkpoint:
+        Checkpoint(settings.checkpoint).clear()

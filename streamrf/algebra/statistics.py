@@ -26,7 +26,7 @@ from streamrf.training import Prepared
 from streamrf.validation import GcvPath
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"
-FIRST_RIDGE = 1e-6  # where the walk begins for want of a pilot's
+FIRST_RIDGE = 1e-6  # where every walk begins: the model then depends on the rows alone, not on how they came together
 CARRIED = ("pilot", "asked", "history")  # parts of a model's story that stay true of its statistics
 
 
@@ -160,7 +160,7 @@ class Statistics:
             for ridge in ridges:
                 path.consider(ridge)
             if not ridges:
-                path.choose(self.ridge or self.prepared.recipe.ridge or FIRST_RIDGE)
+                path.choose(FIRST_RIDGE)
         return self._model(path.weights, {"lambda_path": path.table()})
 
     def _model(self, weights: Weights, story: dict[str, Any]) -> Model:

@@ -1,0 +1,118 @@
+"""`streamrf forget`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamrf.cli.options import (
+    checkpoint_options,
+    data_options,
+    make_settings,
+    memory_option,
+    open_data,
+    run_options,
+)
+from streamrf.cli.statistics import lambda_options, nan_option, place_options, rows_option
+
+
+@click.command("forget")
+@click.argument("model", type=click.Path())
+@click.argument("shards", nargs=-1)
+@data_options
+@rows_option
+@nan_option
+@lambda_options
+@click.option("--strict", is_flag=True, help="Train anew on --data: pilot, scaling and calibration forget too.")
+@click.option("--data", "rest", multiple=True, metavar="SHARD", help="With --strict: each shard that stays.")
+@place_options
+@memory_option
+@checkpoint_options
+@run_options
+def command(model: str, shards: tuple[str, ...], **options: Any) -> None:
+    """Take SHARDS out of MODEL: their sums are computed again and subtracted, then the weights are solved again.
+
+    The statistics are those of never having seen the shards, bit for bit. A shard that is not in is refused. Settings
+    that the pilot chose with them stay, unless --strict runs it again on what is left.
+
+    \b
+    Examples:
+      streamrf forget months.model january.zarr
+      streamrf forget months.model january.zarr --rows 100:200
+      streamrf forget months.model january.zarr --strict --data february.zarr --data march.zarr
+    """
+    from streamrf.algebra import Work
+    from streamrf.algebra.changes import clear_checkpoint
+    from streamrf.algebra.memory import check_budget
+    from streamrf.cli.display import make_reporter
+    from streamrf.cli.statistics import place, show
+    from streamrf.cli.train import show as show_training
+    from streamrf.threads import Threads
+
+    as_json, quiet = options.pop("as_json"), options.pop("quiet")
+    strict, rest = options.pop("strict"), options.pop("rest")
+    _check(shards, strict, rest, options)
+    target = place(model, options)
+    check_budget([model], options["memory"], states=2)
+    settings = make_settings(options, target[0])
+    with Threads(settings.threads) as threads:
+        work = Work(threads, settings, make_reporter(quiet=quiet or as_json))
+        if strict:
+            found = _train_anew(model, shards, rest, target, work, options)
+        else:
+            found = _subtract(model, shards, target, work, options)
+    clear_checkpoint(settings)
+    if strict and not as_json:
+        show_training(found)
+    else:
+        show(found, as_json)
+
+
+def _check(shards: tuple[str, ...], strict: bool, rest: tuple[str, ...], options: dict[str, Any]) -> None:
+    from streamrf.errors import InputError
+
+    if strict != bool(rest):
+        raise InputError("--strict trains anew on the shards that stay: name each of them with --data, and only then")
+    if not shards and not strict:
+        raise InputError("name the shards to forget, as they lie on disk: their sums are subtracted")
+    if strict and any(options[name] for name in ("ridge", "retune", "rows", "nan")):
+        raise InputError("--strict trains as it was first asked: leave out --lambda, --retune, --rows and --nan")
+
+
+def _subtract(
+    model: str, shards: tuple[str, ...], target: tuple[Path, bool], work: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    from streamrf.algebra import Statistics, forget
+    from streamrf.algebra.changes import use_nan_policy
+    from streamrf.cli.statistics import parse_rows, report, solve_again, write
+
+    start, statistics = time.monotonic(), Statistics.load(model)
+    use_nan_policy(statistics, options["nan"])
+    source = open_data(shards, options, features=statistics.prepared.feature_names)
+    removed = forget(statistics, source, work, rows=parse_rows(options["rows"], source))
+    solved = solve_again(statistics, options, work.threads)
+    write(statistics, solved, *target)
+    return report(statistics, solved, target[0], removed=removed, seconds=time.monotonic() - start)
+
+
+def _train_anew(
+    model: str,
+    shards: tuple[str, ...],
+    rest: tuple[str, ...],
+    target: tuple[Path, bool],
+    work: Any,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    from streamrf.algebra.strict import retrain
+    from streamrf.cli.train import summary
+    from streamrf.model import Model
+
+    old = Model.load(model)
+    stays = open_data(rest, dict(options), features=old.feature_names)
+    leaves = open_data(shards, dict(options), features=old.feature_names) if shards else None
+    result, removed = retrain(old, stays, leaves, work)
+    result.model.save(target[0], state=result.state, overwrite=target[1])
+    return {**summary(target[0], result), "removed": removed, "strict": True}
