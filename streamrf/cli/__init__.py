@@ -17,6 +17,12 @@ COMMANDS = {
     "train": "Train a model on a table of any size.",
     "predict": "Predict for every row of new data.",
     "evaluate": "Measure a model on data with known targets.",
+    "update": "Let new shards join a model.",
+    "forget": "Take shards out of a model, exactly.",
+    "merge": "Make one model of statistics that were summed apart.",
+    "prepare": "Fix recipe, scaling and map, so that sites start alike.",
+    "accumulate": "Sum the statistics of data, without solving.",
+    "solve": "Other lambdas or fewer targets, without touching the data.",
     "plan": "Say what a run would take, without reading a row.",
     "inspect": "Show what is in a model or a data set.",
 }
