@@ -14,7 +14,7 @@ import numpy as np
 
 from streamrf import memory, safejson
 from streamrf.calibration import Calibration
-from streamrf.checkpoint import Checkpoint, Clock
+from streamrf.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
 from streamrf.errors import DataError
@@ -150,11 +150,9 @@ class Training:
         self.reporter.note(self.source.describe())
         self.plan = self._plan()
         ledger_of(self.source, self._all_rows())  # a shard that is listed twice is refused now, not after the pass
-        checkpoint = self._checkpoint()
-        saved = checkpoint.load(self.identity()) if checkpoint else None
+        checkpoint, saved = self._open_checkpoint()
         if saved:
             prepared = Prepared.from_parts(saved.extra, saved.arrays)
-            self.reporter.note(f"resuming: {format_count(RowSet.from_json(saved.ledger).count)} rows are done already")
         else:
             with self._timed("pilot"):
                 prepared = self.prepare()
@@ -177,9 +175,7 @@ class Training:
         self.plan = self._plan()
         self.skipped = RowSet() if rows is None else rows.complement(self.source.n_rows)
         self.fixed = {**prepared.digests(), "rows": None if rows is None else rows.to_json()}
-        checkpoint = self._checkpoint()
-        saved = checkpoint.load(self.identity()) if checkpoint else None
-        state = self._pass(prepared, checkpoint, saved)
+        state = self._pass(prepared, *self._open_checkpoint())
         assert isinstance(state, FittingState)
         return state
 
@@ -207,6 +203,14 @@ class Training:
 
     def _checkpoint(self) -> Checkpoint | None:
         return Checkpoint(self.settings.checkpoint) if self.settings.checkpoint else None
+
+    def _open_checkpoint(self) -> tuple[Checkpoint | None, SavedPass | None]:
+        checkpoint = self._checkpoint()
+        saved = checkpoint.load(self.identity()) if checkpoint else None
+        if saved:
+            done = RowSet.from_json(saved.ledger).difference(self.skipped)
+            self.reporter.note(f"resuming: {format_count(done.count)} rows are done already")
+        return checkpoint, saved
 
     def prepare_alone(self, classes: tuple[str, ...] | None = None) -> Prepared:
         """Plan and prepare, without the pass."""
@@ -268,7 +272,7 @@ class Training:
         seed, folds = prepared.recipe.seed, self.recipe.cv
         return Folds(gram, folds, self.plan.holdout, seed) if folds else Fitting(gram, self.plan.holdout, seed)
 
-    def _pass(self, prepared: Prepared, checkpoint: Checkpoint | None, saved: Any) -> PassState:
+    def _pass(self, prepared: Prepared, checkpoint: Checkpoint | None, saved: SavedPass | None) -> PassState:
         statistic: Any = self._statistic(prepared)
         job: Pass[Any] = Pass.start(statistic, self.source, nan=prepared.recipe.nan, **self._sizes())
         job.done = self.skipped.copy()

@@ -8,15 +8,8 @@ from typing import Any
 
 import click
 
-from streamrf.cli.options import (
-    checkpoint_options,
-    data_options,
-    make_settings,
-    memory_option,
-    open_data,
-    run_options,
-    shards_argument,
-)
+from streamrf.cli.options import data_options, open_data, shards_argument
+from streamrf.cli.statistics import pass_options
 
 
 @click.command("accumulate")
@@ -25,9 +18,7 @@ from streamrf.cli.options import (
 @data_options
 @click.option("--out", required=True, type=click.Path(), help="Where the statistics go, such as site.stats.")
 @click.option("--overwrite", is_flag=True, help="Replace what is at --out already.")
-@memory_option
-@checkpoint_options
-@run_options
+@pass_options
 def command(prepared: str, data: tuple[str, ...], **options: Any) -> None:
     """Sum the statistics of DATA with what PREPARED has fixed (a model or statistics will do), and solve nothing.
 
@@ -38,20 +29,15 @@ def command(prepared: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf accumulate recipe.prepared north.zarr --out north.stats
       streamrf merge north.stats south.stats --out both.model
     """
-    from streamrf.algebra import Work, accumulate, load_prepared
-    from streamrf.algebra.changes import clear_checkpoint
+    from streamrf.algebra import accumulate, load_prepared
     from streamrf.archive import check_target
-    from streamrf.cli.display import make_reporter
-    from streamrf.cli.statistics import report, show
-    from streamrf.threads import Threads
+    from streamrf.cli.statistics import report, show, working
 
-    start, as_json, quiet = time.monotonic(), options.pop("as_json"), options.pop("quiet")
-    out, overwrite = Path(options.pop("out")), options.pop("overwrite")
+    start, out, overwrite = time.monotonic(), Path(options["out"]), options["overwrite"]
     check_target(out, overwrite)
-    settings, fixed = make_settings(options, out), load_prepared(prepared)
+    fixed = load_prepared(prepared)
     source = open_data(data, options, features=fixed.feature_names)
-    with Threads(settings.threads) as threads:
-        statistics = accumulate(fixed, source, Work(threads, settings, make_reporter(quiet=quiet or as_json)))
-    statistics.save(out, overwrite=overwrite)
-    clear_checkpoint(settings)
-    show(report(statistics, None, out, seconds=time.monotonic() - start), as_json)
+    with working(options, out) as work:
+        statistics = accumulate(fixed, source, work)
+        statistics.save(out, overwrite=overwrite)
+    show(report(statistics, None, out, seconds=time.monotonic() - start), options["as_json"])

@@ -8,15 +8,8 @@ from typing import Any
 
 import click
 
-from streamrf.cli.options import (
-    checkpoint_options,
-    data_options,
-    make_settings,
-    memory_option,
-    open_data,
-    run_options,
-)
-from streamrf.cli.statistics import lambda_options, nan_option, place_options, rows_option
+from streamrf.cli.options import data_options, open_data
+from streamrf.cli.statistics import lambda_options, nan_option, pass_options, place_options, rows_option
 
 
 @click.command("forget")
@@ -29,9 +22,7 @@ from streamrf.cli.statistics import lambda_options, nan_option, place_options, r
 @click.option("--strict", is_flag=True, help="Train anew on --data: pilot, scaling and calibration forget too.")
 @click.option("--data", "rest", multiple=True, metavar="SHARD", help="With --strict: each shard that stays.")
 @place_options
-@memory_option
-@checkpoint_options
-@run_options
+@pass_options
 def command(model: str, shards: tuple[str, ...], **options: Any) -> None:
     """Take SHARDS out of MODEL: their sums are computed again and subtracted, then the weights are solved again.
 
@@ -44,27 +35,19 @@ def command(model: str, shards: tuple[str, ...], **options: Any) -> None:
       streamrf forget months.model january.zarr --rows 100:200
       streamrf forget months.model january.zarr --strict --data february.zarr --data march.zarr
     """
-    from streamrf.algebra import Work
-    from streamrf.algebra.changes import clear_checkpoint
     from streamrf.algebra.memory import check_budget
-    from streamrf.cli.display import make_reporter
-    from streamrf.cli.statistics import place, show
+    from streamrf.cli.statistics import place, show, working
     from streamrf.cli.train import show as show_training
-    from streamrf.threads import Threads
 
-    as_json, quiet = options.pop("as_json"), options.pop("quiet")
-    strict, rest = options.pop("strict"), options.pop("rest")
+    strict, rest, as_json = options.pop("strict"), options.pop("rest"), options["as_json"]
     _check(shards, strict, rest, options)
     target = place(model, options)
     check_budget([model], options["memory"], states=2)
-    settings = make_settings(options, target[0])
-    with Threads(settings.threads) as threads:
-        work = Work(threads, settings, make_reporter(quiet=quiet or as_json))
+    with working(options, target[0]) as work:
         if strict:
             found = _train_anew(model, shards, rest, target, work, options)
         else:
             found = _subtract(model, shards, target, work, options)
-    clear_checkpoint(settings)
     if strict and not as_json:
         show_training(found)
     else:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from streamrf.cli.options import _stack, print_json
+from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
+from streamrf.cli.options import _stack, checkpoint_options, make_settings, memory_option, print_json, run_options
+
+pass_options = _stack(memory_option, checkpoint_options, cluster_options, run_options)
 
 place_options = _stack(
     click.option("--out", type=click.Path(), help="Where the result goes; in place of what was read by default."),
@@ -34,6 +39,24 @@ rows_option = click.option(
 nan_option = click.option(
     "--nan", type=click.Choice(["error", "drop"]), help="What to do with rows that have NaN; as in training by default."
 )
+
+
+@contextmanager
+def working(options: dict[str, Any], out: Path) -> Iterator[Any]:
+    """Threads, a cluster if there is one, and a checkpoint that is cleared when all ends well."""
+    from streamrf.algebra import Work
+    from streamrf.algebra.changes import clear_checkpoint
+    from streamrf.cli.display import make_reporter
+    from streamrf.threads import Threads
+
+    settings, cluster = make_settings(options, out), pop_cluster(options)
+    reporter = make_reporter(quiet=options.pop("quiet") or options["as_json"])
+    with (
+        Threads(settings.threads) as threads,
+        cluster_engine(cluster, reporter, threads=threads.count, memory=settings.memory) as settings.engine,
+    ):
+        yield Work(threads, settings, reporter)
+    clear_checkpoint(settings)
 
 
 def place(read: str, options: dict[str, Any]) -> tuple[Path, bool]:

@@ -7,16 +7,8 @@ from typing import Any
 
 import click
 
-from streamrf.cli.options import (
-    checkpoint_options,
-    data_options,
-    make_settings,
-    memory_option,
-    open_data,
-    run_options,
-    shards_argument,
-)
-from streamrf.cli.statistics import lambda_options, nan_option, place_options, rows_option
+from streamrf.cli.options import data_options, open_data, shards_argument
+from streamrf.cli.statistics import lambda_options, nan_option, pass_options, place_options, rows_option
 
 
 @click.command("update")
@@ -27,9 +19,7 @@ from streamrf.cli.statistics import lambda_options, nan_option, place_options, r
 @nan_option
 @lambda_options
 @place_options
-@memory_option
-@checkpoint_options
-@run_options
+@pass_options
 def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     """Let the shards DATA join MODEL: one pass over them alone, then the weights are solved again.
 
@@ -41,24 +31,19 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf update months.model april.zarr
       streamrf update months.model april.zarr may.zarr --retune --out spring.model
     """
-    from streamrf.algebra import Statistics, Work, update
-    from streamrf.algebra.changes import clear_checkpoint, use_nan_policy
+    from streamrf.algebra import Statistics, update
+    from streamrf.algebra.changes import use_nan_policy
     from streamrf.algebra.memory import check_budget
-    from streamrf.cli.display import make_reporter
-    from streamrf.cli.statistics import parse_rows, place, report, show, solve_again, write
-    from streamrf.threads import Threads
+    from streamrf.cli.statistics import parse_rows, place, report, show, solve_again, working, write
 
-    start, as_json, quiet = time.monotonic(), options.pop("as_json"), options.pop("quiet")
+    start = time.monotonic()
     out, overwrite = place(model, options)
     check_budget([model], options["memory"], states=2)
-    settings = make_settings(options, out)
     statistics = Statistics.load(model)
-    use_nan_policy(statistics, options.pop("nan"))
+    use_nan_policy(statistics, options["nan"])
     source = open_data(data, options, features=statistics.prepared.feature_names)
-    with Threads(settings.threads) as threads:
-        work = Work(threads, settings, make_reporter(quiet=quiet or as_json))
+    with working(options, out) as work:
         added = update(statistics, source, work, rows=parse_rows(options["rows"], source))
-        solved = solve_again(statistics, options, threads)
+        solved = solve_again(statistics, options, work.threads)
         write(statistics, solved, out, overwrite)
-    clear_checkpoint(settings)
-    show(report(statistics, solved, out, added=added, seconds=time.monotonic() - start), as_json)
+    show(report(statistics, solved, out, added=added, seconds=time.monotonic() - start), options["as_json"])
