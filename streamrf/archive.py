@@ -18,7 +18,15 @@ from typing import Any, BinaryIO, NamedTuple
 import streamrf
 from streamrf import safejson
 from streamrf.errors import ExistsError, FileFormatError, InputError, MismatchError
-from streamrf.files import AnyPath, atomic_directory, check_free_space, refuse_existing, storage_errors, write_durably
+from streamrf.files import (
+    AnyPath,
+    atomic_directory,
+    check_free_space,
+    check_place,
+    refuse_existing,
+    storage_errors,
+    write_durably,
+)
 from streamrf.tensors import (
     Arrays,
     HashingReader,
@@ -148,12 +156,13 @@ def _check_content(kind: str, documents: Mapping[str, Any], arrays: Mapping[str,
 
 
 def check_target(path: AnyPath, overwrite: bool) -> None:
-    """ExistsError unless an archive may be written at ``path``; ask before hours are spent.
+    """ExistsError or StorageError unless an archive may be written at ``path``; ask before hours are spent.
 
     Even with ``overwrite`` only an archive is replaced: a directory with anything else in it is never touched.
     """
     target = Path(path)
     with storage_errors(f"look at {path}", path):
+        check_place(target)
         if not os.path.lexists(target):
             return
         if not overwrite:

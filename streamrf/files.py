@@ -83,7 +83,18 @@ def atomic_directory(path: AnyPath, *, overwrite: bool = False) -> Iterator[Path
 def refuse_existing(path: Path) -> None:
     """ExistsError where there is anything at ``path``."""
     if os.path.lexists(path):
-        raise ExistsError(f"{path} exists already; choose another name, or say overwrite to replace it.")
+        raise ExistsError(f"{path} exists already; choose another name, or replace it with --overwrite (in Python: overwrite=True).")
+
+
+def check_place(path: AnyPath) -> None:
+    """StorageError unless something may be made at ``path``: the nearest folder above it is one we can write to."""
+    place = Path(os.path.realpath(path)).parent
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        raise StorageError(f"Could not write {path}: {place} is not a directory; choose another place.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise storage_error(f"write {path}", path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def write_durably(path: Path, writer: Callable[[BinaryIO], object]) -> None:

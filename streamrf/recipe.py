@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, fields, replace
+from math import inf
 from typing import Any
 
 from streamrf import safejson
@@ -49,8 +50,8 @@ class Recipe:
         self._check("task", self.task in TASKS, f"one of {', '.join(TASKS)}")
         self._check("nan", self.nan in POLICIES, f"one of {', '.join(POLICIES)}")
         self._check("pilot", self.pilot in (AUTO, "none"), "auto or none")
-        self._check("length_scale", self.length_scale is None or self.length_scale > 0, "a positive number")
-        self._check("ridge", self.ridge is None or self.ridge >= 0, "zero or a positive number")
+        self._check("length_scale", self.length_scale is None or 0 < self.length_scale < inf, "a positive number")
+        self._check("ridge", self.ridge is None or 0 <= self.ridge < inf, "zero or a positive number")
         self._check("holdout", self.holdout is None or 0 <= self.holdout < 1, "a share from 0 to below 1")
         self._check("cv", self.cv is None or 2 <= self.cv <= MAX_FOLDS, f"a number of folds from 2 to {MAX_FOLDS}")
         if self.kernel != AUTO:

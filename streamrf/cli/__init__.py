@@ -6,12 +6,14 @@ import importlib
 import os
 import shlex
 import sys
+import warnings
 from typing import Any
 
 import click
 
 from streamrf import __version__
 from streamrf.errors import StreamRFError
+from streamrf.interrupts import Interrupted
 
 COMMANDS = {
     "train": "Train a model on a table of any size.",
@@ -28,6 +30,12 @@ COMMANDS = {
 }
 
 
+class Stopped(StreamRFError):
+    """A run that ended between two blocks because it was asked to."""
+
+    exit_code = Interrupted.exit_code
+
+
 class LazyGroup(click.Group):
     """Commands live in modules of their own, imported when called: `streamrf --help` answers at once."""
 
@@ -38,6 +46,13 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         return importlib.import_module(f"streamrf.cli.{name}").command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Keep the words of an interrupt: click makes a bare Abort of every KeyboardInterrupt."""
+        try:
+            return super().invoke(ctx)
+        except Interrupted as stop:
+            raise Stopped(stop) from stop
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -55,19 +70,24 @@ def cli() -> None:
       streamrf evaluate data.model test.zarr
       streamrf predict data.model new.parquet --out predictions.parquet
     """
+    from streamrf.memory import limit_heaps
+
+    limit_heaps()
 
 
 def main(args: list[str] | None = None) -> Any:
     """Entry point: errors we know become one sentence and their exit code."""
     try:
-        return cli.main(args=args, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return cli.main(args=args, standalone_mode=False)
     except StreamRFError as error:
         click.echo(f"streamrf: {error}", err=True)
-        if error.exit_code == 130:
+        if isinstance(error, Stopped):
             click.echo(f"continue with: {shlex.join(['streamrf', *(args or sys.argv[1:])])}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        _show_usage(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("streamrf: stopped", err=True)
@@ -78,3 +98,21 @@ def main(args: list[str] | None = None) -> Any:
     except OSError as error:
         click.echo(f"streamrf: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
         sys.exit(8)
+    except MemoryError as error:
+        click.echo(f"streamrf: out of memory ({error}): set a budget with --memory, or lower --D", err=True)
+        sys.exit(6)
+
+
+def _show_usage(error: click.ClickException) -> None:
+    """A slip on the command line in one sentence; `streamrf` alone shows its help."""
+    message = error.format_message()
+    if "\n" in message:
+        error.show()
+        return
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "streamrf"
+    click.echo(f"streamrf: {message} Try '{where} --help'.", err=True)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"streamrf: warning: {message}", err=True)
