@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import dask
 from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin
 
 from streamrf.errors import ClusterError, InputError
@@ -82,10 +83,12 @@ def _local_cluster(address: Address) -> LocalCluster:
     count = address.workers or 1
     threads = max(1, (address.threads or available_cores()) // count)
     limits: dict[str, Any] = {} if address.memory is None else {"memory_limit": address.memory // count}
-    return LocalCluster(
-        n_workers=count, threads_per_worker=threads, processes=True, dashboard_address=":0",
-        silence_logs=logging.ERROR, memory_target_fraction=False, memory_spill_fraction=False, **limits,
-    )  # fmt: skip
+    never = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
+    with dask.config.set(never):
+        return LocalCluster(
+            n_workers=count, threads_per_worker=threads, processes=True, dashboard_address=":0",
+            silence_logs=logging.ERROR, **limits,
+        )  # fmt: skip
 
 
 class Undisturbed(WorkerPlugin):
