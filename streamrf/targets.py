@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from streamrf.errors import DataError, FileFormatError
 from streamrf.precision import Precision
@@ -19,6 +20,18 @@ from streamrf.precision import Precision
 DIGITS = {"8": (7, 5), "12": (11, 3)}  # bits of a digit, digits: 35 and 33 bits for a target
 RESOLUTION = 26  # bits that the targets seen in the scan take: the rest is head-room for later shards
 REGRESSION, CLASSIFICATION = "regression", "classification"
+
+
+@njit(cache=True, nogil=True)
+def _write_digits(whole: np.ndarray, bits: int, out: np.ndarray) -> None:
+    """Balanced digits of whole numbers, the lowest first."""
+    half, mask = 1 << (bits - 1), (1 << bits) - 1
+    for i in range(len(whole)):
+        rest = np.int64(whole[i])
+        for place in range(out.shape[1]):
+            digit = ((rest + half) & mask) - half
+            out[i, place] = digit
+            rest = (rest - digit) >> bits
 
 
 @dataclass(frozen=True)
@@ -100,13 +113,8 @@ class TargetCoding:
                 f"target {value:g} is outside {self.offset[column]:g} ± {bound:g}, the range that the first run fixed"
                 " for exact sums: train anew on all of the data"
             )
-        rest = whole.astype(np.int64)
-        half, mask = 1 << (bits - 1), (1 << bits) - 1
-        out = np.empty((*rest.shape, count), np.int16)
-        for place in range(count):
-            digit = ((rest + half) & mask) - half
-            out[..., place] = digit
-            rest = (rest - digit) >> bits
+        out = np.empty((*whole.shape, count), np.int16)
+        _write_digits(whole.ravel(), bits, out.reshape(-1, count))
         return out.reshape(len(out), -1)
 
     def combine(self, columns: np.ndarray, precision: Precision) -> np.ndarray:

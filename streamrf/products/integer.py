@@ -121,14 +121,17 @@ def _regroup(rows: Any, j0: int, j1: int, out: Any) -> None:
     tiles, pairs, width = out.shape
     height = rows.shape[2]
     for tile in range(tiles):
-        for c in range(width):
-            j = j0 + tile * width + c
-            if j < j1:
-                source = rows[j // height, :, j % height]
-                for pair in range(pairs):
-                    out[tile, pair, c] = source[pair]
-            else:
-                out[tile, :, c] = 0
+        start = j0 + tile * width
+        filled = min(width, j1 - start)
+        split = min(filled, height - start % height)  # columns before the next wide tile begins
+        here, there = rows[start // height], rows[min(start // height + 1, len(rows) - 1)]
+        for pair in range(pairs):
+            for c in range(split):
+                out[tile, pair, c] = here[pair, start % height + c]
+            for c in range(split, filled):
+                out[tile, pair, c] = there[pair, c - split]
+            for c in range(filled, width):
+                out[tile, pair, c] = 0
 
 
 @njit(cache=True, nogil=True)
