@@ -152,6 +152,8 @@ class Statistics:
 
     def solve(self, *ridges: float, threads: Threads | None = None) -> Model:
         """The model at this lambda; of several, or of all where none is named, at the one that GCV likes best."""
+        for ridge in ridges:
+            self.prepared.recipe.with_(ridge=ridge)  # refuses what cannot be a penalty
         with _lent(threads) as pool:
             solver = RidgeSolver(NormalEquations.from_state(self.state, self.prepared.map, self.prepared.coding), pool)
             if len(ridges) == 1:

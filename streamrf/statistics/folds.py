@@ -87,10 +87,11 @@ class Folds(Statistic[FoldsState]):
             kept.add(Block(part.X, self.gram.coding.values(part.y), part.index))  # type: ignore[arg-type]
 
     def load(self, arrays: dict[str, Any]) -> FoldsState:
-        if "dropped" not in arrays or f"fold{self.count - 1}.gram.rows" not in arrays:
+        dropped = arrays.get("dropped")
+        if dropped is None or dropped.shape != (1,) or dropped.dtype.kind != "i":
             raise FileFormatError(f"these are not the statistics of a cross-validation with {self.count} folds")
         folds = [self.gram.load(_of_fold(arrays, number)) for number in range(self.count)]
-        return FoldsState(folds, SampleState.load(arrays), int(arrays["dropped"][0]))
+        return FoldsState(folds, SampleState.load(arrays), int(dropped[0]))
 
     def nbytes(self) -> int:
         return self.count * self.gram.nbytes()

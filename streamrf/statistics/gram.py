@@ -89,7 +89,7 @@ class Gram(Statistic[GramState]):
             raise FileFormatError(
                 f"these statistics do not fit the model: {layout.length} totals wanted, {found} found"
             )
-        if totals.dtype != self.map.precision.totals:
+        if totals.dtype != self.map.precision.totals or rows.dtype.kind != "i":
             raise FileFormatError(f"statistics of type {totals.dtype}, where {self.map.precision.totals} is wanted")
         return GramState(layout, totals, int(rows[0]))
 
