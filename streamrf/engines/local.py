@@ -27,11 +27,11 @@ class LocalEngine(Engine):
         self._order = order
 
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
-        for block, dropped, span in read_ahead(job.source, self._spans(job), job.nan):
-            job.dropped += dropped
+        for block, _, span in read_ahead(job.source, self._spans(job), job.nan):
             for rows, piece in pieces(block, span):
                 job.statistic.update(job.state, piece, self.threads)
                 job.done.add(rows)
+                job.dropped += len(rows) - len(piece)  # with the rows it is of: a run that stops here counts no other
                 watch(job)
         return job.state
 
