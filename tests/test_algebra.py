@@ -570,6 +570,23 @@ def test_refusals_are_one_sentence_and_write_nothing(shelf, monkeypatch, command
     assert {path: path.stat().st_mtime_ns for path in shelf.rglob("*")} == before
 
 
+def test_inspect_shows_what_is_in(shelf, tmp_path):
+    fixed = done("inspect", shelf / "all.prepared", "--json").json
+    sums = done("inspect", shelf / "ab.stats", "--json").json
+    assert (fixed["kind"], sums["kind"], sums["rows"]) == ("prepared", "statistics", 700)
+    assert fixed["digests"] == sums["digests"]
+    assert sums["statistics_digest"] == digest_of(shelf / "ab.stats")
+    assert sorted((shard["shard"][-6:], shard["rows"]) for shard in sums["shards"]) == [
+        ("a.zarr", 300),
+        ("b.zarr", 400),
+    ]
+    done("merge", shelf / "a.stats", shelf / "b.stats", "--out", tmp_path / "m.model", "--threads", 1)
+    model = done("inspect", tmp_path / "m.model", "--json").json
+    assert model["shards"] == sums["shards"]
+    assert model["history"] == [{"event": "merge", "rows": 400, "rows_in": 700}]
+    assert "b.zarr, rows 400, of 400" in done("inspect", tmp_path / "m.model").out
+
+
 def test_a_budget_is_refused_before_statistics_are_read(shelf):
     from streamrf.algebra.memory import check_budget
 

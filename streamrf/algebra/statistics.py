@@ -15,7 +15,7 @@ from streamrf.archive import Archive, read_archive, write_archive
 from streamrf.calibration import Calibration
 from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
-from streamrf.model import Model, statistics_of
+from streamrf.model import Model, statistics_of, versions
 from streamrf.products import Layout
 from streamrf.products.there import ChosenThere
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
@@ -79,7 +79,10 @@ class Statistics:
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write sums, settings and ledger: all that another site needs, and no row of the data."""
         document, arrays = self.prepared.to_parts()
-        content = {"prepared": document, "ledger": self.ledger.to_json(), "dropped": self.dropped}
+        content = {
+            "prepared": document, "ledger": self.ledger.to_json(), "dropped": self.dropped, "rows": self.rows,
+            "statistics_digest": self.digest(), "versions": versions(),
+        }  # fmt: skip
         files = {"arrays": arrays, "statistics": self.state.arrays()}
         write_archive(path, kind=STATISTICS, documents={STATISTICS: content}, arrays=files, overwrite=overwrite)
 

@@ -14,7 +14,7 @@ from streamrf.cli.options import data_options, open_data, print_json
 @data_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else.")
 def command(path: str, as_json: bool, **options: Any) -> None:
-    """Show what is in a model or a data set at PATH.
+    """Show what is in a model, statistics, a prepared recipe or a data set at PATH.
 
     \b
     Examples:
@@ -23,7 +23,7 @@ def command(path: str, as_json: bool, **options: Any) -> None:
     """
     from streamrf.archive import is_archive
 
-    document = _model(path) if is_archive(path) else _data(path, options)
+    document = _archive(path) if is_archive(path) else _data(path, options)
     if as_json:
         print_json(document)
         return
@@ -35,10 +35,42 @@ def command(path: str, as_json: bool, **options: Any) -> None:
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_short(item)}" for name, item in value.items())
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "; ".join(map(_short, value[:5])) + (f"; and {len(value) - 5} more" if len(value) > 5 else "")
     if isinstance(value, float):
         return f"{value:.5g}"
     text = str(value)
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _archive(path: str) -> dict[str, Any]:
+    from streamrf.archive import read_archive
+
+    kind = read_archive(path).kind
+    return _statistics(path, kind) if kind in ("statistics", "prepared") else _model(path)
+
+
+def _shards(ledger: Any) -> list[dict[str, Any]]:
+    return [{"shard": s.label, "rows": s.rows.count, "of": s.n_rows} for s in ledger.shards().values()]
+
+
+def _statistics(path: str, kind: str) -> dict[str, Any]:
+    """Without reading the sums, which may be large."""
+    from streamrf.algebra import load_prepared
+    from streamrf.archive import read_archive
+    from streamrf.ledger import Ledger
+    from streamrf.training import chosen
+
+    prepared, document = load_prepared(path), read_archive(path).document(kind)
+    found = {
+        "kind": kind, "task": prepared.coding.task, "classes": list(prepared.coding.classes),
+        "inputs": prepared.scaling.n_inputs, "feature_names": list(prepared.feature_names or ()),
+        "D": prepared.map.n_features, "chosen": chosen(prepared.recipe), "digests": prepared.digests(),
+    }  # fmt: skip
+    if kind == "prepared":
+        return found
+    facts = {name: document.get(name) for name in ("rows", "dropped", "statistics_digest")}
+    return {**found, "shards": _shards(Ledger.from_json(document["ledger"])), **facts}
 
 
 def _model(path: str) -> dict[str, Any]:
@@ -52,6 +84,7 @@ def _model(path: str) -> dict[str, Any]:
         "feature_names": list(model.feature_names or ()), "D": model.map.n_features, "chosen": chosen(model.recipe),
         "rows": story.get("rows"), "holdout": story.get("holdout"), "seconds": story.get("seconds"),
         "memory": story.get("memory"), "data": story.get("data"), "statistics_digest": story.get("statistics_digest"),
+        "shards": _shards(model.ledger), "history": story.get("history"),
     }  # fmt: skip
 
 
