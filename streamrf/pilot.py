@@ -39,6 +39,7 @@ SMALL_D, SMALL_ROWS = 512, 8000
 PILOT_D, LARGE_ROWS, MOST_ROWS = 2048, 24_000, 96_000
 SHARE, LAST_FITS = 0.15, 6  # the last stage's fits may cost so much of the pass
 SAMPLE_BYTES = 64 * 2**20
+PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS = 2e11, 8.0, 60.0
 FINALISTS = 3
 SEARCH_BITS = "12"
 
@@ -197,6 +198,11 @@ class PilotRun:
         best = int(np.argmin(errors))
         wrong = float(wrong_classes(scores[:, best], truth).mean()) if self.coding.task == CLASSIFICATION else None
         return {"ridge": path[best].ridge, "error": float(errors[best]), "misses": wrong}
+
+
+def budget_seconds(rows: int, D: int) -> float:
+    """Time after which no new width is tried: a fifth of the pass that follows, on a machine of two modest cores."""
+    return float(np.clip(0.2 * rows * D * D / PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS))
 
 
 def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:

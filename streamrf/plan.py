@@ -15,7 +15,7 @@ from streamrf import memory
 from streamrf.calibrate import Rates
 from streamrf.engines.local import AHEAD
 from streamrf.errors import BudgetError
-from streamrf.pilot import PILOT_D, RIDGES, sample_rows
+from streamrf.pilot import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.recipe import AUTO, Recipe
 from streamrf.solvers.ridge import RidgeSolver
@@ -151,7 +151,7 @@ def estimate_seconds(plan: Plan, source: Source, recipe: Recipe, outputs: int, r
     read = n * d * source.x_dtype.itemsize / rates.read
     solves = 2 if recipe.ridge is not None else 6
     seconds = {
-        "pilot": 0.0 if recipe.pilot == "none" else min(60.0, max(3.0, 0.1 * compute)),
+        "pilot": 0.0 if recipe.pilot == "none" else budget_seconds(n, D),
         "pass": max(compute, read) * plan.passes,
         "solve": solves * (D**3 / 3.0 / rates.factor + D * D * 8 / 5e9),
     }
