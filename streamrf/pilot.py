@@ -222,7 +222,7 @@ def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:
             settled[name] = value
     recipe = replace(recipe, **settled)
     if recipe.length_scale is None:
-        scaled = fit_scaling(recipe.scaling, sample).transform(sample)
+        scaled = fit_scaling(recipe.scaling, sample).transform(sample[:2000])
         rng = np.random.default_rng(recipe.seed)
         recipe = replace(recipe, length_scale=median_length_scale(scaled, recipe.kernel, rng))
     kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
