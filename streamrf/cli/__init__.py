@@ -26,6 +26,7 @@ COMMANDS = {
     "accumulate": "Sum the statistics of data, without solving.",
     "solve": "Other lambdas or fewer targets, without touching the data.",
     "plan": "Say what a run would take, without reading a row.",
+    "compare": "Compare feature maps on a sample: errors, time, a picture.",
     "inspect": "Show what is in a model or a data set.",
 }
 

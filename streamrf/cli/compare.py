@@ -1,0 +1,126 @@
+"""`streamrf compare`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from streamrf.cli.options import data_options, make_recipe, open_data, print_json, run_options, shards_argument
+
+
+@click.command("compare")
+@shards_argument
+@data_options
+@click.option("--maps", metavar="A,B,...", help="Ways of drawing frequencies; all that are defined by default.")
+@click.option("--D", "D", default="50,100,200,400", show_default=True, metavar="N,N,...", help="Numbers of features.")
+@click.option(
+    "--kernel",
+    default="gaussian",
+    show_default=True,
+    help="gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU.",
+)
+@click.option("--length-scale", type=float, help="Width of the kernel; by default its median value is 1/e.")
+@click.option("--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale.")
+@click.option("--scaling", default="standard", show_default=True, help="none, standard, minmax, quantile, log or pca.")
+@click.option(
+    "--form",
+    type=click.Choice(["phase", "pairs"]),
+    default="pairs",
+    show_default=True,
+    help="cos and sin pairs (two features a frequency), or cos(w'x + b).",
+)
+@click.option("--bits", default="12", show_default=True, help="Precision of features: 8, 12, float32 or float64.")
+@click.option("--rows", type=int, default=2000, show_default=True, help="Rows to fit on, and as many to measure on.")
+@click.option("--seeds", type=int, default=3, show_default=True, help="Draws of each map.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The first of them.")
+@click.option("--task", type=click.Choice(["auto", "regression", "classification"]), default="auto", show_default=True)
+@click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True)
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw errors against D: a .png, .svg or .pdf file.")
+@click.option("--overwrite", is_flag=True, help="Replace a picture that is there already.")
+@run_options
+def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
+    """Compare ways of drawing frequencies on a sample of DATA.
+
+    For each map and number of features: the relative error of its kernel, the hold-out error of a small ridge fit, and
+    the time it takes for a row on one thread.
+
+    \b
+    Examples:
+      streamrf compare data.zarr
+      streamrf compare data.zarr --maps mc,orthogonal,sobol --D 50,100,200 --plot errors.svg
+      streamrf compare table.parquet --target price --kernel laplacian --json
+    """
+    from streamrf.cli.display import make_reporter
+    from streamrf.comparison import compare
+    from streamrf.plots import check_picture, comparison_figure, save
+    from streamrf.threads import Threads
+
+    names = ("as_json", "quiet", "plot", "overwrite", "threads", "rows", "seeds")
+    as_json, quiet, plot, overwrite, count, rows, seeds = (options.pop(name) for name in names)
+    kinds, Ds = _listed(options.pop("maps")), _numbers(options.pop("D"))
+    if plot:
+        check_picture(plot, overwrite=overwrite)
+    source = open_data(data, options)
+    recipe = make_recipe({**options, "D": Ds[0]})
+    reporter = make_reporter(quiet=quiet or as_json)
+    with Threads(count) as threads:
+        found = compare(source, recipe, kinds=kinds, Ds=Ds, seeds=seeds, rows=rows, threads=threads, reporter=reporter)
+    if plot:
+        save(comparison_figure(found), plot, overwrite=overwrite)
+    if as_json:
+        print_json({"data": source.describe(), **found.to_json(), "plot": plot})
+    else:
+        show(found, plot)
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return [part.strip() for part in text.split(",") if part.strip()] if text is not None else None
+
+
+def _numbers(text: str) -> list[int]:
+    from streamrf.errors import InputError
+
+    parts = _listed(text)
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise InputError(f"--D {text}: whole numbers with commas between them are wanted, such as 50,100,200")
+    return [int(part) for part in parts]
+
+
+def show(found: Any, plot: str | None) -> None:
+    """For each D a block of lines, the most faithful map first."""
+    from streamrf.units import format_seconds
+
+    kernel = found.kernel
+    click.echo(
+        f"{kernel.label} kernel, length scale {kernel.length_scale:.4g} on {found.recipe.scaling} inputs, features as"
+        f" {found.recipe.form}, fitted on {found.rows['fitted']} rows, measured on {found.rows['measured']} others,"
+        f" {len(found.seeds)} seeds, {format_seconds(found.seconds)}\n"
+    )
+    metric = "hold-out wrong" if found.metric == "error" else "hold-out RMSE"
+    click.echo(f"{'D':>7}  {'map':15} {'kernel error':>17} {metric:>21} {'us/row':>8}")
+    places = _places(cell.holdout_error.mean for cell in found.cells)
+    for D in sorted({cell.D for cell in found.cells}):
+        for cell in sorted((c for c in found.cells if c.D == D), key=lambda c: c.kernel_error.mean):
+            click.echo(_line(cell, places))
+        click.echo()
+    for kind, reason in found.skipped.items():
+        click.echo(f"left out: {kind}: {reason}")
+    if plot:
+        click.echo(f"picture: {plot}")
+
+
+def _places(values: Iterable[float]) -> int:
+    """Decimals that give the largest of these four digits."""
+    largest = max(values)
+    return max(0, 3 - math.floor(math.log10(largest))) if largest > 0 else 3
+
+
+def _line(cell: Any, places: int) -> str:
+    kernel, holdout = cell.kernel_error, cell.holdout_error
+    error = f"{holdout.mean:.{places}f} ± {holdout.deviation:.{places}f}"
+    return (
+        f"{cell.D:7d}  {cell.map:15} {kernel.mean:8.4f} ± {kernel.deviation:.4f} {error:>21} {cell.microseconds:8.3f}"
+    )

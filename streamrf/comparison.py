@@ -1,0 +1,259 @@
+"""Kinds of frequencies side by side on a sample of one's own rows: kernel error, hold-out error, time per row.
+
+Half of the sample is what maps may look at and what a small ridge fit learns from; everything is measured on the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamrf import memory
+from streamrf.errors import BudgetError, DataError, InputError, NumericalError
+from streamrf.kernel_error import feature_block, relative_error
+from streamrf.kernels import Kernel, make_kernel
+from streamrf.look import TargetScan, settle_targets
+from streamrf.maps.base import FeatureMap
+from streamrf.maps.build import build_fourier
+from streamrf.maps.frequencies import KINDS, kind_of
+from streamrf.pilot import RIDGES, defaults
+from streamrf.precision import make_precision
+from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
+from streamrf.ridge_trial import RidgeTrial, wrong_classes
+from streamrf.sampling import draw_sample
+from streamrf.scaling import fit_scaling
+from streamrf.sources.base import Block, Source
+from streamrf.targets import CLASSIFICATION, TargetCoding
+from streamrf.threads import ALONE, Threads, available_cores
+from streamrf.units import format_bytes
+
+FEWEST_ROWS = 8
+MAP_ROWS = 2000  # rows that a map may look at, as in training
+TIMED_ROWS, TIMED_REPEATS = 1024, 9
+SMALL_D = 1500  # up to here, threads that share one factorisation wait for each other more than they work
+BUDGET_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One figure for each seed."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def deviation(self) -> float:
+        """One standard deviation over seeds; 0 where there is one seed only."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"mean": self.mean, "spread": self.deviation, "values": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One map at one number of features."""
+
+    map: str
+    D: int
+    kernel_error: Spread
+    holdout_error: Spread
+    microseconds: float  # a row, on one thread
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "map": self.map, "D": self.D, "kernel_error": self.kernel_error.to_json(),
+            "holdout_error": self.holdout_error.to_json(), "microseconds_per_row": self.microseconds,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every cell, the maps that are left out with the reason, and what all of them have in common."""
+
+    cells: list[Cell]
+    skipped: dict[str, str]
+    recipe: Recipe
+    seeds: tuple[int, ...]
+    rows: dict[str, int]  # fitted, measured
+    inputs: int
+    task: str
+    seconds: float
+
+    @property
+    def metric(self) -> str:
+        """What the hold-out error is, as `streamrf evaluate` names it."""
+        return "error" if self.task == CLASSIFICATION else "rmse"
+
+    @property
+    def kernel(self) -> Kernel:
+        return make_kernel(self.recipe.kernel, length_scale=self.recipe.length_scale)
+
+    def of_map(self, kind: str) -> list[Cell]:
+        """The cells of one map, fewest features first."""
+        return sorted((cell for cell in self.cells if cell.map == kind), key=lambda cell: cell.D)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kernel": {"name": self.kernel.label, "length_scale": self.kernel.length_scale, "gamma": self.kernel.gamma},
+            "scaling": self.recipe.scaling, "form": self.recipe.form, "bits": self.recipe.bits, "task": self.task,
+            "holdout_metric": self.metric, "rows": self.rows, "inputs": self.inputs, "seeds": list(self.seeds),
+            "cells": [cell.to_json() for cell in self.cells],
+            "skipped": [{"map": kind, "reason": reason} for kind, reason in self.skipped.items()],
+            "seconds": self.seconds,
+        }  # fmt: skip
+
+
+class Bench:
+    """The rows that maps are measured on, and the exact kernel there."""
+
+    def __init__(self, sample: Block, recipe: Recipe, threads: Threads) -> None:
+        if len(sample) < FEWEST_ROWS:
+            raise DataError(f"{len(sample)} usable rows: at least {FEWEST_ROWS} are needed to compare maps")
+        half = len(sample) // 2
+        self.fitted, self.unseen = sample.take(slice(0, half)), sample.take(slice(half, None))
+        self.recipe, self.threads = defaults(recipe, self.fitted.X), threads
+        self.coding = _coding(sample, recipe)
+        self.scaling = fit_scaling(self.recipe.scaling, self.fitted.X)
+        self.kernel = make_kernel(self.recipe.kernel, length_scale=self.recipe.length_scale)
+        self.exact = self.kernel(self.scaling.transform(self.unseen.X, np.float64))  # of the unseen rows
+
+    def build(self, kind: str, D: int, seed: int) -> FeatureMap:
+        """The map that training would build from the fitted half of the sample."""
+        rows, precision = self.fitted.take(slice(0, MAP_ROWS)), make_precision(self.recipe.bits)
+        return build_fourier(
+            kind, self.kernel, D, self.scaling.n_outputs, form=self.recipe.form, precision=precision, seed=seed,
+            sample=self.scaling.transform(rows.X), targets=self.coding.values(rows.y),  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def measure(self, kind: str, D: int, seeds: Sequence[int]) -> Cell:
+        """Small fits go side by side, one thread each; large ones one by one, on all threads."""
+        across, within = (self.threads, ALONE) if D <= SMALL_D else (ALONE, self.threads)
+        maps = list(across.map(lambda seed: self.build(kind, D, seed), seeds))
+        kernel = Spread(tuple(across.map(lambda each: self.kernel_error(each, within), maps)))
+        holdout = Spread(tuple(across.map(lambda each: self.holdout_error(each, within), maps)))
+        return Cell(kind, D, kernel, holdout, float(np.median([self.microseconds(each) for each in maps])))
+
+    def kernel_error(self, map: FeatureMap, threads: Threads) -> float:
+        return relative_error(map, self._inputs(map), self.exact, threads)
+
+    def holdout_error(self, map: FeatureMap, threads: Threads) -> float:
+        """Of a ridge fit to the fitted half: root mean squared error, or share of wrong classes."""
+        trial = RidgeTrial(self.scaling, map, self.coding, threads)
+        scores = trial.scores(trial.fit(self.fitted, RIDGES), self.unseen)
+        truth = self.coding.values(self.unseen.y)  # type: ignore[arg-type]
+        picked = crossed_scores(scores, truth)
+        if self.coding.task == CLASSIFICATION:
+            return float(wrong_classes(picked, truth).mean())
+        return float(np.sqrt(((picked - truth) ** 2).mean()))
+
+    def microseconds(self, map: FeatureMap) -> float:
+        """Of one row on one thread, projection and cosines: the median of a few runs over a block."""
+        X = self._inputs(map)[:TIMED_ROWS]
+        out = feature_block(map, len(X))
+        map.compute(X, out, ALONE)  # compiles and packs
+        times = []
+        for _ in range(TIMED_REPEATS):
+            start = time.perf_counter()
+            map.compute(X, out, ALONE)
+            times.append(time.perf_counter() - start)
+        return float(np.median(times)) / len(X) * 1e6
+
+    def _inputs(self, map: FeatureMap) -> np.ndarray:
+        return self.scaling.transform(self.unseen.X, map.precision.inputs)
+
+
+def _coding(sample: Block, recipe: Recipe) -> TargetCoding:
+    """From the sample alone: a comparison reads no more of the data than that."""
+    if sample.y is None:
+        raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
+    scan = TargetScan()
+    scan.update(sample.y)
+    return settle_targets(scan, recipe.task, sample.y.dtype.kind, recipe.nan)
+
+
+def crossed_scores(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """(rows, outputs) of (rows, lambdas, outputs): each half of the rows at the lambda that is best on the other half.
+
+    So no row has a say in the lambda that it is judged at.
+    """
+    scale = np.maximum(truth.var(axis=0), np.finfo(float).tiny)
+    cost = ((scores - truth[:, None]) ** 2 / scale).mean(axis=2)
+    first, second = slice(0, len(truth) // 2), slice(len(truth) // 2, None)
+    pairs = ((first, second), (second, first))
+    return np.concatenate([scores[here, cost[there].mean(axis=0).argmin()] for here, there in pairs])
+
+
+def compare(
+    source: Source, recipe: Recipe, *, kinds: Sequence[str] | None = None, Ds: Sequence[int] = (50, 100, 200, 400),
+    seeds: int = 3, rows: int = 2000, threads: Threads, reporter: Reporter | None = None,
+) -> Comparison:  # fmt: skip
+    """Measure kinds of frequencies (all by default) at each D; ``recipe`` has kernel, scaling, form, bits and seed."""
+    start, reporter = time.monotonic(), reporter or Reporter()
+    kinds, Ds = list(dict.fromkeys(kinds or KINDS)), sorted(set(Ds))
+    _check(recipe, kinds, Ds, seeds, rows)
+    reporter.note(source.describe())
+    bench = Bench(_sample(source, rows, recipe), recipe, threads)
+    taken = tuple(range(recipe.seed, recipe.seed + seeds))
+    cells, skipped = _measure_all(bench, kinds, Ds, taken, reporter)
+    if not cells:
+        raise InputError("no map is left to compare: " + "; ".join(skipped.values()))
+    return Comparison(
+        cells, skipped, bench.recipe, taken, {"fitted": len(bench.fitted), "measured": len(bench.unseen)},
+        source.n_features, bench.coding.task, time.monotonic() - start,
+    )  # fmt: skip
+
+
+def _check(recipe: Recipe, kinds: list[str], Ds: list[int], seeds: int, rows: int) -> None:
+    for kind in kinds:
+        kind_of(kind)
+    for D in Ds:
+        recipe.with_(D=D)
+    if not Ds:
+        raise InputError("no number of features to compare maps at: give some, such as 50, 100 and 200")
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds}: at least one is wanted")
+    if 2 * rows < FEWEST_ROWS:
+        raise InputError(f"--rows {rows}: at least {FEWEST_ROWS // 2} are wanted")
+    needed, free = projected_bytes(rows, Ds[-1], seeds), int(BUDGET_SHARE * memory.available())
+    if needed > free:
+        raise BudgetError(
+            f"comparing {Ds[-1]} features on {rows} rows is projected to need {format_bytes(needed)}, and"
+            f" {format_bytes(free)} are free: lower --rows or --D"
+        )
+
+
+def projected_bytes(rows: int, D: int, seeds: int) -> int:
+    """The exact kernel, and for each fit that goes on at once its kernel, features, Gram matrix and factor."""
+    at_once = min(seeds, available_cores()) if D <= SMALL_D else 1
+    return 8 * rows * rows + at_once * (2 * 8 * rows * rows + 2 * rows * D + 2 * 8 * D * D)
+
+
+def _sample(source: Source, rows: int, recipe: Recipe) -> Block:
+    """Twice ``rows`` rows: the sampler's count is a random one, so a few more are asked for and left out."""
+    wanted = 2 * rows
+    margin = 64 + int(4 * wanted**0.5)
+    return draw_sample(source, wanted + margin, recipe.seed, recipe.nan).take(slice(0, wanted))
+
+
+def _measure_all(
+    bench: Bench, kinds: list[str], Ds: list[int], seeds: tuple[int, ...], reporter: Reporter
+) -> tuple[list[Cell], dict[str, str]]:
+    cells: list[Cell] = []
+    skipped: dict[str, str] = {}
+    for number, kind in enumerate(kinds, 1):
+        reporter.note(f"comparing: {kind} ({number} of {len(kinds)})")
+        try:
+            cells += [bench.measure(kind, D, seeds) for D in Ds]
+        except (InputError, NumericalError) as error:  # not defined for this kernel, or not found on these rows
+            skipped[kind] = str(error)
+            reporter.note(f"comparing: {kind} is left out: {error}")
+    return cells, skipped
