@@ -1,0 +1,138 @@
+"""Memory: measured <= projected <= budget, whatever the shape; more rows take no more; planning reads nothing."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from commands import PROJECT, streamrf
+from tables import smooth
+
+from streamrf.calibrate import Rates
+from streamrf.plan import estimate_seconds, make_plan
+from streamrf.recipe import Recipe
+from streamrf.sources import ArraySource
+from streamrf.sources.zarr import ZarrSource
+
+FIXED = ("--pilot", "none", "--length-scale", "3", "--lambda", "1e-6", "--threads", "2", "--no-checkpoint", "--json")
+
+# Runs a command, then says what the process held at its worst.
+MEASURED = """
+import json, sys
+from streamrf import memory
+from streamrf.cli import main
+main(sys.argv[1:])
+print(json.dumps({"peak": memory.peak()}))
+"""
+
+
+def measured(*args):
+    """The objects that a command and the account of its process end with."""
+    command = [sys.executable, "-c", MEASURED, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    said, account = done.stdout.splitlines()
+    return json.loads(said), json.loads(account)["peak"]
+
+
+def big_zarr(path, rows, columns, chunk, labels=False):
+    """A table written a chunk at a time."""
+    group = zarr.open_group(str(path), mode="w")
+    X = group.create_array("X", shape=(rows, columns), chunks=(chunk, columns), dtype="float32")
+    y = group.create_array("y", shape=(rows,), chunks=(chunk,), dtype="int64" if labels else "float32")
+    for start in range(0, rows, chunk):
+        block = np.random.default_rng(start).standard_normal((min(chunk, rows - start), columns), dtype=np.float32)
+        target = np.sin(block[:, 0]) + block[:, 1]
+        X[start : start + chunk] = block
+        y[start : start + chunk] = np.digitize(target, [-0.5, 0.5]) if labels else target
+    return path
+
+
+def big_parquet(path, rows, columns):
+    block = np.random.default_rng(0).standard_normal((rows, columns))
+    pq.write_table(
+        pa.table({**{f"c{j}": block[:, j] for j in range(columns)}, "y": block[:, 0]}), path, row_group_size=rows
+    )
+    return path
+
+
+SHAPES = {
+    "narrow rows, few features": (lambda p: big_zarr(p / "t.zarr", 100_000, 8, 10_000), "--D", "50", "--bits", "8"),
+    "narrow rows, many features": (lambda p: big_zarr(p / "t.zarr", 6_000, 8, 2_000), "--D", "1200", "--bits", "12"),
+    "wide rows": (lambda p: big_zarr(p / "t.zarr", 6_000, 1200, 1_000), "--D", "60", "--bits", "float64"),
+    "one large chunk": (lambda p: big_zarr(p / "t.zarr", 400_000, 16, 400_000, True), "--D", "50", "--bits", "8"),
+    "one large row group": (lambda p: big_parquet(p / "t.parquet", 200_000, 16), "--D", "50", "--bits", "float32"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_measured_is_within_projected_is_within_budget(tmp_path, shape):
+    make, *options = SHAPES[shape]
+    said, peak = measured("train", make(tmp_path), *options, *FIXED, "--memory", "1GB", "--out", tmp_path / "m.model")
+    memory = said["memory"]
+    assert said["memory"]["peak"] <= peak <= memory["projected"] <= memory["budget"] == 10**9
+
+
+def test_the_pilot_keeps_to_the_plan(tmp_path):
+    said, peak = measured(
+        "train", big_zarr(tmp_path / "t.zarr", 20_000, 30, 5_000), "--D", "60", "--kernel", "gaussian", "--json",
+        "--no-checkpoint", "--out", tmp_path / "m.model", "--memory", "1GB",
+    )  # fmt: skip
+    assert peak <= said["memory"]["projected"] <= 10**9
+
+
+def test_ten_times_the_rows_take_no_more_memory(tmp_path):
+    trained, predicted = {}, {}
+    for rows in (60_000, 600_000):
+        data = big_zarr(tmp_path / f"{rows}.zarr", rows, 8, 20_000)
+        model = tmp_path / f"{rows}.model"
+        trained[rows] = measured("train", data, "--D", "50", "--bits", "8", *FIXED, "--out", model)[1]
+        out = tmp_path / f"{rows}.parquet"
+        predicted[rows] = measured("predict", model, data, "--out", out, "--threads", "2", "--json")[1]
+    assert trained[600_000] <= 1.05 * trained[60_000]
+    assert predicted[600_000] <= 1.05 * predicted[60_000]
+
+
+class Unreadable(ArraySource):
+    """Shapes without rows."""
+
+    def read(self, span):
+        raise AssertionError("planning read rows")
+
+    read_targets = read
+
+
+def test_planning_reads_no_rows():
+    source = Unreadable(*smooth(1000), chunk_rows=100)
+    plan = make_plan(source, Recipe(D=5000), outputs=1, threads=2, budget=None)
+    plan.check()
+    rates = Rates(projection=1e9, cosines=1e9, gram=1e11, factor=1e10)
+    assert estimate_seconds(plan, source, Recipe(D=5000), 1, rates)["total"] > 0
+
+
+def test_the_plan_command_reads_no_rows(tmp_path, monkeypatch):
+    big_zarr(tmp_path / "t.zarr", 1000, 4, 500)
+    monkeypatch.setattr(ZarrSource, "_features", Unreadable.read)
+    monkeypatch.setattr(ZarrSource, "_targets", Unreadable.read)
+    assert streamrf("plan", tmp_path / "t.zarr", "--D", "100").code == 0
+
+
+def test_a_plan_that_does_not_fit_shows_itself_and_says_both_numbers(tmp_path):
+    data = big_zarr(tmp_path / "t.zarr", 1000, 4, 500)
+    answer = streamrf("plan", data, "--D", "20000", "--memory", "1GB", "--json")
+    projected = answer.json["memory"]["projected"]
+    assert answer.code == 6
+    assert projected > 10**9
+    assert f"{projected / 1e9:.2f} GB" in answer.sentence
+    assert "the budget is 1.00 GB" in answer.sentence
+
+
+def test_peak_memory_is_our_own_and_not_our_parents():
+    code = "from streamrf import memory; print(memory.peak())"
+    ballast = np.ones(50_000_000)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
+    assert int(child.stdout) < ballast.nbytes / 2
