@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
@@ -194,14 +195,33 @@ def _is_pair(value: Any) -> bool:
 
 @dataclass
 class Shard:
-    """The rows of one shard that are in, of the ``n_rows`` it has. ``label`` is for people only."""
+    """The rows of one shard that are in, of the ``n_rows`` it has. ``label`` is for people only.
+
+    ``mark`` is a sum of hashes of these rows, where one was made: the last rows to leave must leave it at zero.
+    """
 
     label: str
     n_rows: int
     rows: RowSet = field(default_factory=RowSet)
+    mark: int | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shard) and (self.n_rows, self.rows) == (other.n_rows, other.rows)
+
+    def copy(self) -> Shard:
+        return Shard(self.label, self.n_rows, self.rows.copy(), self.mark)
+
+    def add(self, rows: RowSet, mark: int | None) -> None:
+        known = self.mark if self.rows else 0
+        self.rows.add_all(rows)
+        self.mark = None if known is None or mark is None else (known + mark) % 2**64
+
+    def remove(self, rows: RowSet, mark: int | None) -> None:
+        left = None if self.mark is None or mark is None else (self.mark - mark) % 2**64
+        if left and self.rows == rows:
+            raise MismatchError("it has changed since it was added, so its sums are not those to take out.")
+        self.rows.remove_all(rows)
+        self.mark = left
 
 
 class Ledger:
@@ -216,7 +236,7 @@ class Ledger:
 
     def shards(self) -> dict[str, Shard]:
         """A copy: fingerprint -> shard, in the order of the fingerprints."""
-        return {key: Shard(s.label, s.n_rows, s.rows.copy()) for key, s in sorted(self._shards.items())}
+        return {key: shard.copy() for key, shard in sorted(self._shards.items())}
 
     def rows(self, fingerprint: str) -> RowSet:
         """A copy of the rows of one shard; none for a shard that is not known."""
@@ -228,16 +248,16 @@ class Ledger:
         """How many rows are in."""
         return sum(shard.rows.count for shard in self._shards.values())
 
-    def add(self, fingerprint: str, label: str, n_rows: int, rows: RowSet) -> None:
+    def add(self, fingerprint: str, label: str, n_rows: int, rows: RowSet, mark: int | None = None) -> None:
         """Put rows of a shard in; a row that is in already is a MismatchError, and then none goes in."""
         shard = self._shards.get(fingerprint) or Shard(label, operator.index(n_rows))
         _check_same_size(shard, label, n_rows)
         _check_within(label, n_rows, rows)
-        _named(label, shard.rows.add_all, rows)
+        _named(label, shard.add, rows, mark)
         if shard.rows:
             self._shards[fingerprint] = shard
 
-    def remove(self, fingerprint: str, label: str, rows: RowSet) -> None:
+    def remove(self, fingerprint: str, label: str, rows: RowSet, mark: int | None = None) -> None:
         """Take rows of a shard out; a row that is not in is a MismatchError, and then none goes."""
         shard = self._shards.get(fingerprint)
         if shard is None:
@@ -245,7 +265,7 @@ class Ledger:
                 f"{label} is not among the {format_count(len(self._shards))} shards added before "
                 f"(its fingerprint {fingerprint} is not in the ledger)."
             )
-        _named(label, shard.rows.remove_all, rows)
+        _named(label, shard.remove, rows, mark)
         if not shard.rows:
             del self._shards[fingerprint]
 
@@ -253,14 +273,14 @@ class Ledger:
         """Put everything of another ledger in, or nothing: any row in both is a MismatchError."""
         merged = self.copy()
         for key, shard in other.shards().items():
-            merged.add(key, shard.label, shard.n_rows, shard.rows)
+            merged.add(key, shard.label, shard.n_rows, shard.rows, shard.mark)
         self._shards = merged._shards
 
     def remove_all(self, other: Ledger) -> None:
         """Take everything of another ledger out, or nothing: any row that is not here is a MismatchError."""
         rest = self.copy()
         for key, shard in other.shards().items():
-            rest.remove(key, shard.label, shard.rows)
+            rest.remove(key, shard.label, shard.rows, shard.mark)
         self._shards = rest._shards
 
     def contains(self, fingerprint: str, span: tuple[int, int]) -> bool:
@@ -281,11 +301,8 @@ class Ledger:
         return safejson.digest([[key, s.n_rows, s.rows.to_json()] for key, s in sorted(self._shards.items())])
 
     def to_json(self) -> dict[str, Any]:
-        """``{fingerprint: {"label": ..., "n_rows": ..., "rows": [[start, stop], ...]}}``."""
-        return {
-            key: {"label": s.label, "n_rows": s.n_rows, "rows": s.rows.to_json()}
-            for key, s in sorted(self._shards.items())
-        }
+        """``{fingerprint: {"label": ..., "n_rows": ..., "rows": [[start, stop], ...], "mark": ...}}``."""
+        return {key: _shard_to_json(shard) for key, shard in sorted(self._shards.items())}
 
     @classmethod
     def from_json(cls, value: Any, where: str = "a ledger") -> Self:
@@ -306,14 +323,15 @@ class Ledger:
         return f"Ledger({format_count(self.count)} rows of {format_count(len(self._shards))} shards)"
 
 
-def ledger_of(source: Source, rows: RowSet) -> Ledger:
+def ledger_of(source: Source, rows: RowSet, marks: Sequence[int] | None = None) -> Ledger:
     """The rows of a source by the shards they lie in; a shard that is listed twice is a MismatchError."""
     ledger, start = Ledger(), 0
-    for member in source.members():
+    for number, member in enumerate(source.members()):
         stop = start + member.n_rows
         inside = rows.intersection(RowSet([(start, stop)]))
         own = RowSet((span.start - start, span.stop - start) for span in inside.spans())
-        ledger.add(member.fingerprint(), getattr(member, "location", "a shard"), member.n_rows, own)
+        mark = None if marks is None else int(marks[number])
+        ledger.add(member.fingerprint(), getattr(member, "location", "a shard"), member.n_rows, own, mark)
         start = stop
     return ledger
 
@@ -332,12 +350,23 @@ def _check_within(label: str, n_rows: int, rows: RowSet) -> None:
         raise InputError(f"{label} has {format_count(n_rows)} rows, so there is no row {last} to add.")
 
 
-def _named(label: str, change: Any, rows: RowSet) -> None:
+def _named(label: str, change: Any, rows: RowSet, mark: int | None) -> None:
     """Say which shard a refused change was about."""
     try:
-        change(rows)
+        change(rows, mark)
     except MismatchError as error:
         raise MismatchError(f"{label}: {error}") from None
+
+
+def _shard_to_json(shard: Shard) -> dict[str, Any]:
+    entry = {"label": shard.label, "n_rows": shard.n_rows, "rows": shard.rows.to_json()}
+    return entry if shard.mark is None else {**entry, "mark": f"{shard.mark:016x}"}
+
+
+def _mark_from_json(text: Any, where: str) -> int | None:
+    if text is not None and not (isinstance(text, str) and re.fullmatch(r"[0-9a-f]{16}", text)):
+        raise FileFormatError(f"{where}: the mark is not 16 hexadecimal digits; the file is damaged.")
+    return None if text is None else int(text, 16)
 
 
 def _shard_from_json(entry: Any, where: str) -> Shard:
@@ -347,4 +376,4 @@ def _shard_from_json(entry: Any, where: str) -> Shard:
     n_rows = entry["n_rows"]
     if not isinstance(entry["label"], str) or type(n_rows) is not int or not rows or rows.spans()[-1].stop > n_rows:
         raise FileFormatError(f"{where}: label, n_rows and rows do not belong together; the file is damaged.")
-    return Shard(entry["label"], n_rows, rows)
+    return Shard(entry["label"], n_rows, rows, _mark_from_json(entry.get("mark"), where))

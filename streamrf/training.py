@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from streamrf.look import scan_targets, settle_targets
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier, map_from_parts
 from streamrf.model import Model
-from streamrf.pilot import PilotRun, defaults, sample_rows
+from streamrf.pilot import PilotRun, budget_seconds, defaults, sample_rows
 from streamrf.plan import Plan, make_plan
 from streamrf.precision import make_precision
 from streamrf.recipe import Recipe
@@ -244,7 +245,8 @@ class Training:
         recipe = self.recipe.with_(task=coding.task)
         if recipe.pilot == "none":
             return defaults(recipe, sample.X), {}
-        run = PilotRun(sample, coding, recipe, self.threads, budget=60.0, reporter=self.reporter)
+        budget = budget_seconds(self.source.n_rows, recipe.D)
+        run = PilotRun(sample, coding, recipe, self.threads, budget=budget, reporter=self.reporter)
         return run.settle(), {"pilot": [vars(trial) for trial in run.trials]}
 
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
@@ -269,8 +271,9 @@ class Training:
 
     def _statistic(self, prepared: Prepared) -> Fitting | Folds:
         gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, self.threads.count)
-        seed, folds = prepared.recipe.seed, self.recipe.cv
-        return Folds(gram, folds, self.plan.holdout, seed) if folds else Fitting(gram, self.plan.holdout, seed)
+        share, seed, folds = self.plan.holdout, prepared.recipe.seed, self.recipe.cv
+        starts = tuple(accumulate((member.n_rows for member in self.source.members()), initial=0))[:-1]
+        return Folds(gram, folds, share, seed, starts) if folds else Fitting(gram, share, seed, starts)
 
     def _pass(self, prepared: Prepared, checkpoint: Checkpoint | None, saved: SavedPass | None) -> PassState:
         statistic: Any = self._statistic(prepared)
@@ -285,7 +288,7 @@ class Training:
             self.engine.run(job, watcher)
         self.reporter.finished()
         job.state.dropped = job.dropped
-        self.done = job.done
+        self.done, self.marks = job.done, job.state.marks
         if job.dropped:
             self.reporter.note(f"{format_count(job.dropped)} rows with NaN or infinite values were left out")
         if checkpoint:
@@ -377,7 +380,7 @@ class Training:
 
     def ledger(self) -> Ledger:
         """The rows that the pass summed, by shard."""
-        return ledger_of(self.source, self.done.difference(self.skipped))
+        return ledger_of(self.source, self.done.difference(self.skipped), self.marks)
 
     def _finish_story(self, model: Model, gram: GramState, dropped: int) -> None:
         model.story |= {

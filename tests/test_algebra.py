@@ -202,13 +202,38 @@ def test_data_that_cannot_be_the_same_table_is_refused(prepared, work):
         accumulate(prepared, ArraySource(X, np.where(y > 0, "up", "down")), work)
 
 
-def test_a_shard_that_was_changed_after_it_was_added_may_show(prepared, work):
-    small, large = ArraySource(X[:200], y[:200]), X[200:600].copy()
-    total = accumulate(prepared, Shards([small, ArraySource(large, y[200:600])]), work)
+def test_a_shard_that_was_changed_after_it_was_added_cannot_leave(prepared, work):
+    """Its fingerprint, of the first and the last 64 rows, is the same; its mark, of all rows, is not."""
+    changed = X[SECOND].copy()
+    changed[200, 3] += 0.01
+    total = accumulate(prepared, rows(FIRST, SECOND), work)
     before = total.digest()
-    large[64:-64] = large[0]  # the fingerprint sees the first and the last 64 rows only
+    other = ArraySource(changed, y[SECOND])
+    assert other.fingerprint() == rows(SECOND).fingerprint()
+    with pytest.raises(MismatchError, match="has changed since it was added"):
+        forget(total, other, work)
+    with pytest.raises(MismatchError, match="has changed since it was added"):
+        total -= accumulate(prepared, other, work)
+    assert total.digest() == before
+    assert forget(total, rows(SECOND), work) == 400
+
+
+def test_the_same_rows_in_another_order_and_type_may_leave(prepared, sums, work):
+    """Sums do not depend on the order of rows, and marks neither; but the ends must be the same to be recognised."""
+    order = np.r_[0:64, 64 + np.random.default_rng(0).permutation(272), 336:400]
+    total = sums["a"] + sums["b"]
+    assert forget(total, ArraySource(X[SECOND][order], y[SECOND][order]), work) == 400
+    assert total.digest() == sums["a"].digest()
+
+
+def test_sums_that_no_rows_have_are_refused(prepared, work):
+    """Where only some rows of a changed shard leave there is no mark to compare, but gross changes show."""
+    changed = X[200:600].copy()
+    total = accumulate(prepared, Shards([ArraySource(X[:200], y[:200]), ArraySource(X[200:600], y[200:600])]), work)
+    before = total.digest()
+    changed[64:-64] = changed[0]
     with pytest.raises(MismatchError, match="sums that no rows have"):
-        forget(total, ArraySource(large, y[200:600]), work)
+        forget(total, ArraySource(changed, y[200:600]), work, rows=RowSet([(1, 400)]))
     assert total.digest() == before
 
 

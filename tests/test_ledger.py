@@ -242,3 +242,34 @@ def test_damaged_ledgers_are_refused(value):
     with pytest.raises(FileFormatError, match="damaged"):
         Ledger.from_json(value)
     assert Ledger.from_json({"a": GOOD}).count == 10
+
+
+def test_a_shard_leaves_with_the_mark_it_came_with():
+    ledger = Ledger()
+    ledger.add("f", "a", 10, RowSet([(0, 4)]), 2**63 + 5)
+    ledger.add("f", "a", 10, RowSet([(4, 10)]), 2**63 + 6)
+    assert ledger.shards()["f"].mark == 11
+    ledger.remove("f", "a", RowSet([(0, 2)]), 4)
+    again = Ledger.from_json(ledger.to_json())
+    with pytest.raises(MismatchError, match="a: it has changed since it was added"):
+        again.remove("f", "a", RowSet([(2, 10)]), 8)
+    assert again.rows("f").count == 8
+    again.remove("f", "a", RowSet([(2, 10)]), 7)
+    assert not again
+
+
+def test_rows_without_a_mark_make_it_unknown():
+    ledger = Ledger()
+    ledger.add("f", "a", 10, RowSet([(0, 4)]), 3)
+    ledger.add("f", "a", 10, RowSet([(4, 5)]))
+    assert ledger.shards()["f"].mark is None
+    assert "mark" not in ledger.to_json()["f"]
+    ledger.remove("f", "a", RowSet([(0, 5)]), 99)
+    assert not ledger
+
+
+@pytest.mark.parametrize("mark", [7, "7", "x" * 16, "A" * 16])
+def test_damaged_marks_are_refused(mark):
+    entry = {"label": "a", "n_rows": 3, "rows": [[0, 3]], "mark": mark}
+    with pytest.raises(FileFormatError, match="16 hexadecimal digits"):
+        Ledger.from_json({"f": entry})

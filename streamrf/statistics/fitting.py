@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import FileFormatError
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.marks import add_marks, load_counts, no_marks, zero_marks
 from streamrf.statistics.sample import SampleState, chosen_rows
 from streamrf.threads import Threads
 
@@ -20,6 +20,7 @@ class FittingState(State):
     gram: GramState
     holdout: SampleState
     dropped: int = 0
+    marks: np.ndarray = field(default_factory=no_marks)
 
     @property
     def rows(self) -> int:
@@ -29,16 +30,19 @@ class FittingState(State):
         self.gram += other.gram
         self.holdout += other.holdout
         self.dropped += other.dropped
+        self.marks += other.marks
         return self
 
     def __isub__(self, other: FittingState) -> Self:
         self.gram -= other.gram
         self.holdout -= other.holdout
         self.dropped -= other.dropped
+        self.marks -= other.marks
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {**self.gram.arrays(), **self.holdout.arrays(), "dropped": np.array([self.dropped], np.int64)}
+        counts = {"dropped": np.array([self.dropped], np.int64), "marks": self.marks}
+        return {**self.gram.arrays(), **self.holdout.arrays(), **counts}
 
 
 @dataclass
@@ -48,23 +52,26 @@ class Fitting(Statistic[FittingState]):
     gram: Gram
     share: float
     seed: int
+    starts: tuple[int, ...] = ()  # where shards begin, each of which gets a mark
 
     def zero(self) -> FittingState:
-        return FittingState(self.gram.zero(), SampleState())
+        return FittingState(self.gram.zero(), SampleState(), 0, zero_marks(self.starts))
 
     def update(self, state: FittingState, block: Block, threads: Threads) -> None:
+        if not len(block):
+            return
+        values = self.gram.coding.values(block.y)  # type: ignore[arg-type]
+        add_marks(state.marks, self.starts, block, values, threads)
         held = chosen_rows(block.index, self.share, self.seed)
         if not held.any():
             self.gram.update(state.gram, block, threads)
             return
-        part = block.take(held)
-        state.holdout.add(Block(part.X, self.gram.coding.values(part.y), part.index))  # type: ignore[arg-type]
+        state.holdout.add(Block(block.X[held], values[held], block.index[held]))
         self.gram.update(state.gram, block, threads, skip=held)
 
     def load(self, arrays: dict[str, Any]) -> FittingState:
-        if "dropped" not in arrays:
-            raise FileFormatError("these are not the statistics of a training pass")
-        return FittingState(self.gram.load(arrays), SampleState.load(arrays), int(arrays["dropped"][0]))
+        dropped, marks = load_counts(arrays, self.starts)
+        return FittingState(self.gram.load(arrays), SampleState.load(arrays), dropped, marks)
 
     def nbytes(self) -> int:
         return self.gram.nbytes()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import FileFormatError
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.marks import add_marks, load_counts, no_marks, zero_marks
 from streamrf.statistics.sample import SampleState, chosen_rows, hash_rows
 from streamrf.threads import Threads
 
@@ -29,6 +29,7 @@ class FoldsState(State):
     folds: list[GramState]
     kept: SampleState
     dropped: int = 0
+    marks: np.ndarray = field(default_factory=no_marks)
 
     @property
     def rows(self) -> int:
@@ -46,6 +47,7 @@ class FoldsState(State):
             mine += theirs
         self.kept += other.kept
         self.dropped += other.dropped
+        self.marks += other.marks
         return self
 
     def __isub__(self, other: FoldsState) -> Self:
@@ -53,11 +55,13 @@ class FoldsState(State):
             mine -= theirs
         self.kept -= other.kept
         self.dropped -= other.dropped
+        self.marks -= other.marks
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
         sums = {f"fold{i}.{name}": a for i, fold in enumerate(self.folds) for name, a in fold.arrays().items()}
-        return {**sums, **self.kept.arrays(), "dropped": np.array([self.dropped], np.int64)}
+        counts = {"dropped": np.array([self.dropped], np.int64), "marks": self.marks}
+        return {**sums, **self.kept.arrays(), **counts}
 
 
 @dataclass
@@ -68,30 +72,28 @@ class Folds(Statistic[FoldsState]):
     count: int
     share: float
     seed: int
+    starts: tuple[int, ...] = ()  # where shards begin, each of which gets a mark
 
     def zero(self) -> FoldsState:
-        return FoldsState([self.gram.zero() for _ in range(self.count)], SampleState())
+        return FoldsState([self.gram.zero() for _ in range(self.count)], SampleState(), 0, zero_marks(self.starts))
 
     def update(self, state: FoldsState, block: Block, threads: Threads) -> None:
-        self._keep(state.kept, block)
+        if not len(block):
+            return
+        values = self.gram.coding.values(block.y)  # type: ignore[arg-type]
+        add_marks(state.marks, self.starts, block, values, threads)
+        kept = chosen_rows(block.index, self.share, self.seed)
+        state.kept.add(Block(block.X[kept], values[kept], block.index[kept]))
         place = fold_of(block.index, self.count, self.seed)
         for number, fold in enumerate(state.folds):
             rows = np.flatnonzero(place == number)
             if len(rows):
                 self.gram.update(fold, block.take(rows), threads)
 
-    def _keep(self, kept: SampleState, block: Block) -> None:
-        chosen = chosen_rows(block.index, self.share, self.seed)
-        if chosen.any():
-            part = block.take(chosen)
-            kept.add(Block(part.X, self.gram.coding.values(part.y), part.index))  # type: ignore[arg-type]
-
     def load(self, arrays: dict[str, Any]) -> FoldsState:
-        dropped = arrays.get("dropped")
-        if dropped is None or dropped.shape != (1,) or dropped.dtype.kind != "i":
-            raise FileFormatError(f"these are not the statistics of a cross-validation with {self.count} folds")
+        dropped, marks = load_counts(arrays, self.starts)
         folds = [self.gram.load(_of_fold(arrays, number)) for number in range(self.count)]
-        return FoldsState(folds, SampleState.load(arrays), int(dropped[0]))
+        return FoldsState(folds, SampleState.load(arrays), dropped, marks)
 
     def nbytes(self) -> int:
         return self.count * self.gram.nbytes()
