@@ -14,7 +14,8 @@ from streamrf.cli.options import data_options, open_data, print_json, run_option
 @click.argument("model", type=click.Path())
 @shards_argument
 @data_options
-@click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True)
+@click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True,
+              help="What to do with rows that have NaN or infinite values.")  # fmt: skip
 @cluster_options
 @run_options
 def command(model: str, data: tuple[str, ...], **options: Any) -> None:

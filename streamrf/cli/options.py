@@ -57,7 +57,9 @@ recipe_options = _stack(
                  help="auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU."),
     click.option("--length-scale", type=float, help="Width of the kernel; the pilot chooses it by default."),
     click.option("--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."),
-    click.option("--map", "map", default="auto", show_default=True, help="How frequencies are drawn, such as mc."),
+    click.option("--map", "map", default="auto", show_default=True,
+                 help="How frequencies are drawn: auto, mc, orthogonal, sorf, fastfood, halton, sobol, lattice,"
+                      " digital-net, moment-matched, weighted or aligned."),
     click.option("--form", type=click.Choice(["phase", "pairs"]), default="phase", show_default=True,
                  help="cos(w'x + b), or cos and sin pairs."),
     click.option("--scaling", default="auto", show_default=True,
@@ -66,14 +68,15 @@ recipe_options = _stack(
                  help="Precision of features: auto, 8, 12, float32 or float64."),
     click.option("--lambda", "ridge", type=float, help="Ridge penalty; chosen on hold-out rows by default."),
     click.option("--task", type=click.Choice(["auto", "regression", "classification"]), default="auto",
-                 show_default=True),
+                 show_default=True, help="Numbers or classes; told from the targets by default."),
     click.option("--holdout", type=float, help="Share of rows that choose lambda (a tenth, at most 20,000 rows)."),
     click.option("--cv", type=int, metavar="K", help="Choose lambda by K-fold cross-validation, in the same one pass."),
     click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True,
                  help="What to do with rows that have NaN or infinite values."),
     click.option("--pilot", type=click.Choice(["auto", "none"]), default="auto", show_default=True,
                  help="Choose settings on a sample of rows, or use the documented defaults."),
-    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--seed", type=int, default=0, show_default=True,
+                 help="Another number draws other features, sample and hold-out rows."),
 )  # fmt: skip
 
 run_options = _stack(
@@ -84,10 +87,11 @@ run_options = _stack(
 
 checkpoint_options = _stack(
     click.option("--checkpoint", metavar="DIR", help="Where to keep unfinished work; OUT.checkpoint by default."),
-    click.option("--checkpoint-every", type=Seconds(), default="5min", show_default=True),
+    click.option("--checkpoint-every", type=Seconds(), default="5min", show_default=True,
+                 help="Time between two saves; later where saving would take over 5 % of the run."),
     click.option("--no-checkpoint", is_flag=True, help="Keep no unfinished work."),
     click.option("--resume", is_flag=True, help="Insist on continuing: without a checkpoint this is an error."),
-)
+)  # fmt: skip
 
 memory_option = click.option("--memory", type=Bytes(), help="Budget such as 2GB; 80 % of what is free by default.")
 shards_argument = click.argument("data", nargs=-1, required=True)
