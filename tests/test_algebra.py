@@ -1,12 +1,13 @@
 """The algebra of exact statistics: whichever way rows came and went, the bits are those of the rows that are in."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import done, streamrf
+from commands import PROJECT, done, streamrf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
@@ -617,3 +618,35 @@ def test_a_budget_is_refused_before_statistics_are_read(shelf):
 
     with pytest.raises(BudgetError, match=r"2 statistics of .* and a matrix of twice that"):
         check_budget([shelf / "a.stats"], 1000, states=2)
+
+
+# -- the page that explains it
+
+
+def code_of(language):
+    text = (PROJECT / "docs" / "updating-and-forgetting.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.S)
+
+
+def test_what_the_page_says_is_what_happens(tmp_path, monkeypatch):
+    """Every command of the page in order, on small shards; only size and pilot are cut down."""
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in code_of("bash") for line in block.splitlines()]
+    names = sorted({word for line in commands for word in line.split() if word.endswith(".zarr")})
+    for number, name in enumerate(names):
+        rng = np.random.default_rng(number)
+        part = rng.standard_normal((150, 6)).astype(np.float32)
+        write_zarr(tmp_path / name, part, np.sin(part[:, 0]) + part[:, 1])
+    for line in commands:
+        program, *words = line.split()
+        assert program == "streamrf"
+        small = OPTIONS if words[0] in ("train", "prepare") else ("--threads", "1")
+        done(*words, *small)
+    for block in code_of("python"):
+        exec(block, {})
+    assert digest_of("python.model") == digest_of("window.model")
+    assert np.array_equal(
+        Model.load("python.model").weights.coefficients, Model.load("window.model").weights.coefficients
+    )
+    kept = done("inspect", "spring.model", "--json").json["shards"]
+    assert sorted(shard["shard"].rpartition("/")[2] for shard in kept) == ["june.zarr", "may.zarr"]
