@@ -41,7 +41,7 @@ def cluster_engine(
         yield None
         return
     from streamrf.engines.cluster import ClusterEngine, connect
-    from streamrf.engines.cluster.connect import Address
+    from streamrf.engines.cluster.addresses import Address
 
     with connect(Address(**cluster, threads=threads, memory=memory)) as client:
         engine = ClusterEngine(client)

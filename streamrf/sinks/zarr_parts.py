@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import zarr
@@ -28,6 +29,8 @@ def store_blocks(place: str, blocks: Any) -> None:
     buffer = RowBuffer(next(iter(arrays.values())).chunks[0])
 
     def store(run: Span, values: Any) -> None:
+        if not os.path.exists(place):  # writing a chunk would bring it back
+            raise FileNotFoundError(2, "the output is gone: the run is over", place)
         for name, array in arrays.items():
             array[run.start : run.stop] = values[name]
 

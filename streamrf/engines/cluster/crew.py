@@ -85,6 +85,7 @@ class Crew:
         self._numbers = itertools.count()
         self._finished: queue.SimpleQueue[Ticket] = queue.SimpleQueue()
         self._next_look = 0.0
+        self._issued: dict[int, Ticket] = {}  # and not dropped yet
 
     @contextmanager
     def on_duty(self) -> Iterator[None]:
@@ -94,6 +95,8 @@ class Crew:
         try:
             yield
         finally:
+            for ticket in list(self._issued.values()):
+                self.drop(ticket)
             if self.client.status == "running":
                 self.client.unsubscribe_topic(self.topic)
 
@@ -114,7 +117,10 @@ class Crew:
 
     def share(self, value: Any) -> Future:
         """A value every worker can have: it travels from worker to worker, once to each, and outlives any of them."""
-        return self.client.submit(_same, value, key=f"streamrf-share-{self._run}-{next(self._numbers)}", pure=False)
+        number = next(self._numbers)
+        future = self.client.submit(_same, value, key=f"streamrf-share-{self._run}-{number}", pure=False)
+        self._issued[number] = Ticket(number, "", future)
+        return future
 
     def give(self, home: str, function: Callable[..., Any], *args: Any, orders: dict[str, Any] | None = None) -> Ticket:
         """Have ``function(*args)`` run by one worker, where its result stays; futures among ``args`` are replaced."""
@@ -140,6 +146,7 @@ class Crew:
         return self._expect(Ticket(next(self._numbers), ticket.home, bringing))
 
     def _expect(self, ticket: Ticket) -> Ticket:
+        self._issued[ticket.number] = ticket
         ticket.future.add_done_callback(lambda _: self._finished.put(ticket))
         return ticket
 
@@ -160,6 +167,7 @@ class Crew:
         else:
             ticket.future.cancel()
         self.progress.pop(ticket.number, None)
+        self._issued.pop(ticket.number, None)
 
     def whereabouts(self, tickets: Iterable[Ticket]) -> dict[int, str]:
         """Where results are now, by the numbers of their tickets: a worker that leaves in good order hands them on."""

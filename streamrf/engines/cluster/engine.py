@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,12 +41,13 @@ class ClusterEngine(Engine):
         patience: float = PATIENCE,
     ) -> None:  # fmt: skip
         self.client, self._seconds, self._order, self._patience = client, group_seconds, order, patience
+        self._session = secrets.token_hex(4)
 
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
         with self._crew() as crew:
             job.span_rows = self._span_rows(crew, job.span_rows, job.rows_left)
             groups = Groups(units_of(remaining_spans(job)), self._order)
-            orders = orders_for(job.source, job.nan)
+            orders = orders_for(job.source, job.nan, self._session)
             seconds = self._group_seconds(job.statistic.nbytes())
             summing = Summing(job, crew, groups, orders, seconds=seconds, patience=self._patience)
             return summing.run(watch)
@@ -55,7 +57,7 @@ class ClusterEngine(Engine):
         with self._crew() as crew:
             spans = work_spans(source, self._span_rows(crew, SPAN_ROWS, source.n_rows), SPAN_BYTES)
             groups = Groups(units_of(spans, parts.step))
-            orders = orders_for(source, "error")
+            orders = orders_for(source, "error", self._session)
             writing = Writing(columns, parts, crew, groups, orders, seconds=self._seconds, patience=self._patience)
             writing.run(watch)
 

@@ -35,9 +35,13 @@ Orders = dict[str, Any]  # see ``orders_for``
 _alone = threading.Lock()
 
 
-def orders_for(source: Source, nan: str) -> Orders:
-    """What a worker must know to read the same rows as we do; no row is among it."""
-    return {"source": source.spec(), "fingerprint": source.fingerprint(), "nan": nan, "version": streamrf.__version__}
+def orders_for(source: Source, nan: str, session: str) -> Orders:
+    """What a worker must know to read the same rows as we do; no row is among it.
+
+    A worker opens a source once for each ``session``: later ones see data that was stored anew meanwhile.
+    """
+    identity = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": streamrf.__version__}
+    return {"source": json.dumps({**identity, "session": session}, sort_keys=True), "nan": nan}
 
 
 def sum_rows(statistic: Statistic[Any], earlier: Sums | None, orders: Orders) -> Sums:
@@ -82,7 +86,7 @@ def _threads() -> Iterator[Threads]:
 def _read(orders: Orders, bell: _Bell) -> Iterator[tuple[Block, int]]:
     """The rows of the errand, piece by piece, and how many were left out before each."""
     spans = [Span(*span) for span in orders["spans"]]
-    source = _open(json.dumps(orders["source"], sort_keys=True), orders["fingerprint"], orders["version"])
+    source = _open(orders["source"])
     for block, dropped, span in read_ahead(source, spans, orders["nan"]):
         for rows, piece in pieces(block, span):
             bell.check()
@@ -92,21 +96,22 @@ def _read(orders: Orders, bell: _Bell) -> Iterator[tuple[Block, int]]:
 
 
 @lru_cache(maxsize=4)
-def _open(spec: str, fingerprint: str, version: str) -> Source:
+def _open(identity: str) -> Source:
     """The source of a run, opened once in each worker; it must be the very data the run was planned for."""
-    here = get_worker().address
-    if version != streamrf.__version__:
+    here, wanted = get_worker().address, json.loads(identity)
+    if wanted["version"] != streamrf.__version__:
         raise MismatchError(
-            f"worker {here} has streamrf {streamrf.__version__}, the run was started by {version}: install the same"
+            f"worker {here} has streamrf {streamrf.__version__} and the run was started by {wanted['version']}:"
+            " install the same version on both sides"
         )
     try:
-        source = open_source(**json.loads(spec))
+        source = open_source(**wanted["spec"])
     except StorageError as error:
         raise StorageError(f"on worker {here}, {error}: the data must be at the same place for every worker") from error
-    if source.fingerprint() != fingerprint:
+    if source.fingerprint() != wanted["fingerprint"]:
         raise MismatchError(
             f"worker {here} finds other data at that place (fingerprint {source.fingerprint()[:12]}, expected"
-            f" {fingerprint[:12]}): every worker must see the same files"
+            f" {wanted['fingerprint'][:12]}): every worker must see the same files"
         )
     return source
 

@@ -1,0 +1,117 @@
+"""What the cluster tests share; workers import this too, so everything here stays small and quick to load."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import dask
+import numpy as np
+from distributed import Client, LocalCluster
+
+from streamrf.sources.base import Block
+from streamrf.statistics.base import State, Statistic
+from streamrf.threads import Threads
+
+FAST = {
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.admin.tick.limit": "1h",  # a busy machine is not worth a warning
+    "distributed.worker.profile.enabled": False,
+}
+
+
+@contextmanager
+def local_cluster(
+    workers: int, *, threads: int = 1, config: dict[str, Any] | None = None, **options: Any
+) -> Iterator[Any]:
+    """A cluster of processes and a client; quiet, without a dashboard."""
+    with (
+        dask.config.set({**FAST, **(config or {})}),
+        LocalCluster(
+            n_workers=workers, threads_per_worker=threads, processes=True, dashboard_address=":0",
+            silence_logs=60, **{"memory_limit": 0, **options},
+        ) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        client.wait_for_workers(workers)
+        yield cluster, client
+
+
+@dataclass
+class CountsState(State):
+    counts: np.ndarray
+
+    def __iadd__(self, other: CountsState) -> Self:
+        self.counts += other.counts
+        return self
+
+    def __isub__(self, other: CountsState) -> Self:
+        self.counts -= other.counts
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"counts": self.counts}
+
+
+@dataclass
+class Counts(Statistic[CountsState]):
+    """How often each row was counted: once is right. It can be slow, hungry, and leave a trace of what happened."""
+
+    rows: int
+    seconds: float = 0.0  # for every thousand rows
+    hunger: int = 0  # bytes kept for each block
+    trace: str | None = None  # a folder
+
+    def zero(self) -> CountsState:
+        return CountsState(np.zeros(self.rows, np.int64))
+
+    def load(self, arrays: dict[str, np.ndarray]) -> CountsState:
+        return CountsState(arrays["counts"])
+
+    def update(self, state: CountsState, block: Block, threads: Threads) -> None:
+        self.note(f"update {os.getpid()} {threads.count} {len(block)}")
+        if self.hunger:
+            _eaten.append(np.ones(self.hunger, np.uint8))
+        with _alone:
+            time.sleep(self.seconds * len(block) / 1000)
+            state.counts[block.index] += 1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self.note(f"arrived {os.getpid()}")
+
+    def note(self, text: str) -> None:
+        if self.trace:
+            with open(Path(self.trace) / f"{os.getpid()}.txt", "a") as file:
+                file.write(text + "\n")
+
+
+_eaten: list[np.ndarray] = []
+
+
+class _Alone:
+    """Fails where two updates run at once in one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        assert self._lock.acquire(blocking=False), "two errands at once"
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+_alone = _Alone()
+
+
+def traces(folder: Path) -> list[list[str]]:
+    """The lines of all traces, in words."""
+    return [line.split() for path in sorted(folder.glob("*.txt")) for line in path.read_text().splitlines()]

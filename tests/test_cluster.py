@@ -1,0 +1,425 @@
+"""The Dask engine with real worker processes: the bits of the local engine, from the command line and from Python."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from cluster_tools import Counts, local_cluster, traces
+from distributed import Client
+from tables import labelled, smooth, write_zarr
+
+from streamrf.cli import main
+from streamrf.engines.base import Pass
+from streamrf.engines.cluster import ClusterEngine
+from streamrf.engines.cluster.addresses import Address, connect
+from streamrf.engines.cluster.needs import STATES, worker_needs
+from streamrf.errors import BudgetError, ClusterError, DataError, InputError, MismatchError, StorageError
+from streamrf.interrupts import Interrupted
+from streamrf.ledger import RowSet
+from streamrf.model import Model
+from streamrf.prediction import evaluate_rows, predict_elsewhere, prediction_columns, predictions
+from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
+from streamrf.sinks import zarr as zarr_sink
+from streamrf.sinks.parts import open_parts
+from streamrf.sources import ArraySource, Span, open_source
+from streamrf.threads import Threads
+from streamrf.training import Settings, Training, train
+
+FIXED = Recipe(D=48, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """One worker at first: starting a process takes longer than most of these tests."""
+    with local_cluster(1) as (cluster, client):
+        yield cluster, client
+
+
+@pytest.fixture
+def client(cluster: Any) -> Client:
+    """Two workers, or more."""
+    return with_workers(cluster, 2)
+
+
+def with_workers(cluster: Any, count: int) -> Client:
+    cluster[0].scale(max(count, len(cluster[0].workers)))
+    cluster[1].wait_for_workers(count)
+    return cluster[1]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_zarr(tmp_path_factory.mktemp("data") / "t.zarr", *smooth(6000), chunk=100)
+
+
+@pytest.fixture(scope="module")
+def expected(data: str) -> str:
+    return train(open_source(data), FIXED).state.digest()
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    X, y = labelled(2000)
+    return train(ArraySource(X, np.array(["low", "middle", "high"])[y]), FIXED).model
+
+
+def counted(engine: ClusterEngine, path: str, **settings: Any) -> Pass[Any]:
+    source = open_source(path)
+    job = Pass.start(Counts(source.n_rows, **settings), source, span_rows=300)
+    engine.run(job)
+    return job
+
+
+class TestBits:
+    def test_one_worker(self, cluster: Any, data: str, expected: str) -> None:
+        settings = Settings(engine=ClusterEngine(cluster[1]))
+        assert train(open_source(data), FIXED, settings).state.digest() == expected
+
+    @pytest.mark.parametrize("seconds", [0.0, 0.05, 10.0])
+    def test_group_sizes_and_order_do_not_matter(
+        self, client: Client, data: str, expected: str, seconds: float
+    ) -> None:
+        order = np.random.default_rng(3).permutation
+        engine = ClusterEngine(client, group_seconds=seconds, order=order)
+        assert train(open_source(data), FIXED, Settings(engine=engine)).state.digest() == expected
+
+    @pytest.mark.parametrize("recipe", [FIXED.with_(bits="12"), FIXED.with_(scaling="minmax"), FIXED.with_(cv=3)])
+    def test_every_kind_of_pass(self, client: Client, data: str, recipe: Recipe) -> None:
+        settings = Settings(engine=ClusterEngine(client))
+        there, here = train(open_source(data), recipe, settings), train(open_source(data), recipe)
+        assert there.state.digest() == here.state.digest()
+        assert np.array_equal(there.model.weights.coefficients, here.model.weights.coefficients)
+        assert there.model.story["holdout"] == here.model.story["holdout"]
+
+    def test_rows_with_nan_are_left_out_and_counted(self, client: Client, tmp_path: Path) -> None:
+        X, y = smooth(2000)
+        X[[5, 700, 701]] = np.nan
+        source = open_source(write_zarr(tmp_path / "t.zarr", X, y, 100))
+        with pytest.raises(DataError, match="row 5"):
+            train(source, FIXED, Settings(engine=ClusterEngine(client)))
+        recipe = FIXED.with_(nan="drop")
+        there = train(source, recipe, Settings(engine=ClusterEngine(client)))
+        assert there.model.story["dropped"] == 3
+        assert there.state.digest() == train(source, recipe).state.digest()
+
+    def test_shards_of_parquet_and_npy(self, client: Client, tmp_path: Path) -> None:
+        X, y = smooth(2000)
+        pd.DataFrame({**{f"x{i}": X[:, i] for i in range(6)}, "y": y}).to_parquet(tmp_path / "t.parquet")
+        np.save(tmp_path / "X.npy", X)
+        np.save(tmp_path / "y.npy", y)
+        shards = [str(tmp_path / "t.parquet")] * 2
+        for source in (open_source(shards, target="y"), open_source(tmp_path)):
+            job = Pass.start(Counts(source.n_rows), source)
+            assert (ClusterEngine(client).run(job).counts == 1).all()
+
+
+class TestWorkers:
+    def test_the_statistic_reaches_each_worker_once_and_every_worker_works(
+        self, client: Client, data: str, tmp_path: Path
+    ) -> None:
+        job = counted(ClusterEngine(client, group_seconds=0.1), data, seconds=0.1, trace=str(tmp_path))
+        assert (job.state.counts == 1).all()
+        lines = [line for line in traces(tmp_path) if line[1] != str(os.getpid())]
+        arrivals = [pid for what, pid, *_ in lines if what == "arrived"]
+        workers = {pid for what, pid, *_ in lines if what == "update"}
+        assert len(workers) == 2
+        assert set(arrivals) == workers
+        # one worker has it from us and hands it on as a copy of its own: it may be unpacked there once more
+        assert len(arrivals) <= len(workers) + 1
+
+    def test_an_errand_has_all_threads_and_the_worker_to_itself(self, data: str, tmp_path: Path) -> None:
+        with local_cluster(1, threads=3) as (_, client):
+            job = counted(ClusterEngine(client, group_seconds=0), data, seconds=0.01, trace=str(tmp_path))
+        assert (job.state.counts == 1).all()  # Counts fails where two updates run at once
+        assert {line[2] for line in traces(tmp_path) if line[0] == "update"} == {"3"}
+
+    def test_progress_comes_from_the_workers(self, client: Client, data: str) -> None:
+        source = open_source(data)
+        job = Pass.start(Counts(source.n_rows, seconds=0.2), source, span_rows=300)
+        seen: list[int] = []
+        ClusterEngine(client, group_seconds=30).run(job, lambda job: seen.append(job.done.count + job.pending))
+        assert seen[-1] == source.n_rows
+        assert len(set(seen)) > 5
+        assert all(after >= before for before, after in itertools.pairwise(seen))
+
+    def test_many_chunks_are_few_errands(self, client: Client, tmp_path: Path) -> None:
+        table = pd.DataFrame({"x": np.arange(30_000.0), "y": 1.0})
+        transitions = []
+        for rows in (3, 3000):
+            table.to_parquet(tmp_path / "t.parquet", row_group_size=rows)
+            source = open_source(tmp_path / "t.parquet")
+            assert len(source.chunks()) == 30_000 // rows
+            before = client.run_on_scheduler(transitions_so_far)
+            assert (ClusterEngine(client).run(Pass.start(Counts(30_000), source)).counts == 1).all()
+            transitions.append(client.run_on_scheduler(transitions_so_far) - before)
+        assert transitions[0] < 3 * transitions[1]  # for a thousand times the chunks
+
+    def test_nothing_stays_on_the_workers(self, client: Client, data: str) -> None:
+        counted(ClusterEngine(client), data)
+        for _ in range(100):
+            left = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+            if not left:
+                break
+            time.sleep(0.05)
+        assert not left
+
+
+def transitions_so_far(dask_scheduler: Any) -> int:
+    return dask_scheduler.transition_counter
+
+
+class TestMistakes:
+    def test_arrays_in_memory_cannot_be_opened_elsewhere(self, client: Client) -> None:
+        with pytest.raises(InputError, match="store them as zarr, parquet or npy"):
+            train(ArraySource(*smooth(500)), FIXED, Settings(engine=ClusterEngine(client)))
+
+    def test_workers_must_see_the_same_data(self, client: Client, tmp_path: Path) -> None:
+        X, y = smooth(500)
+        source = open_source(write_zarr(tmp_path / "t.zarr", X, y, 100))
+        job = Pass.start(Counts(500), source)
+        source.fingerprint()
+        write_zarr(tmp_path / "t.zarr", X + 1, y, 100)
+        with pytest.raises(MismatchError, match="finds other data"):
+            ClusterEngine(client).run(job)
+        (tmp_path / "t.zarr").rename(tmp_path / "elsewhere.zarr")
+        with pytest.raises(StorageError, match=r"on worker tcp://.*does not exist.*same place"):
+            ClusterEngine(client).run(Pass.start(Counts(500), source))
+
+    def test_an_asynchronous_client(self) -> None:
+        with pytest.raises(InputError, match="asynchronous"):
+            ClusterEngine(SimpleNamespace(asynchronous=True)).hands()
+
+    def test_addresses(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="give one of them"):
+            Address("tcp://127.0.0.1:1", workers=2)
+        with pytest.raises(InputError, match=r"neither an address.*nor the file"), connect(Address("nowhere.json")):
+            pass
+        with (
+            pytest.raises(InputError, match="no certificate or key at"),
+            connect(Address("tls://a:1", tls_ca="no.pem")),
+        ):
+            pass
+
+    def test_no_scheduler_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("streamrf.engines.cluster.addresses.CONNECT_SECONDS", 0.5)
+        with (
+            pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"),
+            connect(Address("tcp://127.0.0.1:9")),
+        ):
+            pass
+
+
+class TestPlan:
+    def test_states_are_counted(self) -> None:
+        parts = {"statistics": 100, "hold-out rows": 5, "block": 7, "reading": 11}
+        needs = worker_needs(1000, parts, [2000, None])
+        assert needs.projected == 1000 + int(1.08 * (STATES * 105 + 18))
+        assert "up to 4 states of 105 B" in needs.describe()
+        needs.check()
+        with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 1\.50 kB.*--D"):
+            worker_needs(1000, parts, [1500, 2000]).check()
+
+    def test_a_run_is_refused_before_the_pass(self, data: str) -> None:
+        with local_cluster(1, memory_limit="300MB") as (_, client):
+            engine = ClusterEngine(client)
+            with pytest.raises(BudgetError, match="each worker is projected to need"):
+                train(open_source(data), FIXED.with_(D=4000), Settings(engine=engine))
+
+
+class Stops(Reporter):
+    """Asks the run to stop once so many rows are done, as Ctrl-C would."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def advanced(self, done: int, checkpoint_age: float | None) -> None:
+        if done >= self.rows:
+            self.rows = 10**9
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class TestCheckpoints:
+    def test_saves_on_the_way_and_stops_and_goes_on(
+        self, client: Client, data: str, expected: str, tmp_path: Path
+    ) -> None:
+        source = open_source(data)
+        engine = ClusterEngine(client, group_seconds=0.0)
+        settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=0.0, engine=engine)
+        with pytest.raises(Interrupted, match=r"rows are done and kept in"), Threads(1) as threads:
+            Training(source, FIXED, settings, Stops(2000), threads).run()
+        with Threads(1) as threads:
+            again = Training(source, FIXED, settings, Reporter(), threads)
+            saved = again._checkpoint().load(again.identity())  # type: ignore[union-attr]
+            assert saved is not None
+            assert 0 < RowSet.from_json(saved.ledger).count < source.n_rows
+            assert again.run().state.digest() == expected
+
+    def test_a_checkpoint_of_the_cluster_is_one_of_the_local_engine_too(
+        self, client: Client, data: str, expected: str, tmp_path: Path
+    ) -> None:
+        source = open_source(data)
+        engine = ClusterEngine(client, group_seconds=0.0)
+        settings = Settings(checkpoint=tmp_path / "kept", engine=engine)
+        with pytest.raises(Interrupted), Threads(1) as threads:
+            Training(source, FIXED, settings, Stops(1000), threads).run()
+        assert train(source, FIXED, Settings(checkpoint=tmp_path / "kept")).state.digest() == expected
+
+
+class TestOutputs:
+    @pytest.fixture
+    def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr(zarr_sink, "CHUNK_ROWS", 256)
+        return write_zarr(tmp_path / "new.zarr", labelled(3000, seed=4)[0], None, chunk=100)
+
+    @pytest.mark.parametrize("ending", [".zarr", ".parquet"])
+    def test_predictions_are_those_of_the_local_engine(
+        self, client: Client, classifier: Model, rows: str, tmp_path: Path, ending: str
+    ) -> None:
+        source = open_source(rows, need_targets=False)
+        columns = prediction_columns(classifier, proba=True)
+        engine = ClusterEngine(client, group_seconds=0.0)
+        with open_parts(tmp_path / f"out{ending}", source.n_rows, columns) as parts:
+            predict_elsewhere(classifier, source, parts, engine=engine, reporter=Reporter(), proba=True)
+        with Threads(1) as threads:
+            expected = predictions(classifier, source.read(Span(0, source.n_rows)), threads, proba=True)
+        found = read_columns(tmp_path / f"out{ending}")
+        assert list(expected) == [name for name, _ in columns]
+        assert all(np.array_equal(found[name], values) for name, values in expected.items())
+
+    def test_numbers_as_npy(self, client: Client, rows: str, data: str, tmp_path: Path) -> None:
+        model = train(open_source(data), FIXED).model
+        source = open_source(rows, need_targets=False)
+        with open_parts(tmp_path / "out.npy", source.n_rows, prediction_columns(model, False)) as parts:
+            predict_elsewhere(model, source, parts, engine=ClusterEngine(client), reporter=Reporter(), proba=False)
+        with Threads(1) as threads:
+            expected = model.scores(source.read(Span(0, source.n_rows)).X, threads)[:, 0]
+        assert np.array_equal(np.load(tmp_path / "out.npy"), expected)
+
+    @pytest.mark.parametrize("ending", [".zarr", ".parquet", ".npy"])
+    def test_a_failure_leaves_nothing_behind(
+        self, client: Client, classifier: Model, tmp_path: Path, ending: str
+    ) -> None:
+        X, _ = labelled(600)
+        X[577] = np.nan
+        source = open_source(write_zarr(tmp_path / "new.zarr", X, None, 100), need_targets=False)
+        columns = prediction_columns(classifier, False)
+        engine = ClusterEngine(client, group_seconds=0.0)
+        with (
+            pytest.raises(DataError, match="row 577"),
+            open_parts(tmp_path / f"out{ending}", source.n_rows, columns) as parts,
+        ):
+            predict_elsewhere(classifier, source, parts, engine=engine, reporter=Reporter(), proba=False)
+        assert [path.name for path in tmp_path.iterdir()] == ["new.zarr"]
+
+    def test_what_cannot_be_written_by_many(self, tmp_path: Path) -> None:
+        for path in (tmp_path / "out.csv", "s3://bucket/out.zarr"):
+            with pytest.raises(InputError, match=r"\.zarr, \.parquet, \.npy on a disk that all of them see"):
+                open_parts(path, 10, [("prediction", np.dtype(float))])
+
+    def test_parts_are_replaced_only_when_asked(self, tmp_path: Path) -> None:
+        columns = [("prediction", np.dtype(float))]
+        for overwrite in (False, True):
+            with open_parts(tmp_path / "out.parquet", 4, columns, overwrite=overwrite) as parts:
+                parts.write(0, {"prediction": np.arange(4.0)})
+        with pytest.raises(FileExistsError):
+            open_parts(tmp_path / "out.parquet", 4, columns)
+        (tmp_path / "out.parquet" / "notes.txt").write_text("mine")
+        with pytest.raises(FileExistsError, match="not replaced even with"):
+            open_parts(tmp_path / "out.parquet", 4, columns, overwrite=True)
+
+    def test_evaluation(self, client: Client, classifier: Model, tmp_path: Path) -> None:
+        X, y = labelled(2000, seed=7)
+        source = open_source(write_zarr(tmp_path / "t.zarr", X, np.array(["low", "middle", "high"])[y], 100))
+        with Threads(1) as threads:
+            here = evaluate_rows(classifier, source, threads=threads, reporter=Reporter())
+            engine = ClusterEngine(client, group_seconds=0.0)
+            there = evaluate_rows(classifier, source, threads=threads, reporter=Reporter(), engine=engine)
+        assert there == here
+
+
+def read_columns(path: Path) -> Any:
+    if path.suffix == ".parquet":
+        assert len(list(path.iterdir())) > 2
+        return pd.read_parquet(path)
+    return {name: array[:] for name, array in zarr.open_group(str(path), mode="r").arrays()}
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    main([*args, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+OPTIONS = ["--D", "48", "--kernel", "gaussian", "--length-scale", "1.5", "--scaling", "standard", "--bits", "8"]
+OPTIONS += ["--lambda", "1e-4", "--pilot", "none"]
+
+
+class TestCommands:
+    def test_train_evaluate_predict_on_a_cluster(
+        self, cluster: Any, data: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        address, model = cluster[0].scheduler_address, str(tmp_path / "m.model")
+        trained = run(capsys, "train", data, *OPTIONS, "--out", model, "--scheduler", address)
+        assert trained["statistics_digest"] == expected
+        file = tmp_path / "scheduler.json"
+        file.write_text(json.dumps({"address": address}))
+        there = run(capsys, "evaluate", model, data, "--scheduler", str(file))
+        assert there == run(capsys, "evaluate", model, data)
+        out = str(tmp_path / "p.zarr")
+        assert run(capsys, "predict", model, data, "--out", out, "--scheduler", address)["rows"] == 6000
+        assert zarr.open_group(out, mode="r")["prediction"].shape == (6000,)
+
+    def test_workers_of_our_own(
+        self, data: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        main(["train", data, *OPTIONS, "--out", str(tmp_path / "m.model"), "--workers", "2"])
+        captured = capsys.readouterr()
+        assert expected[:16] in captured.out
+        assert "2 workers" in captured.err
+        assert "up to 4 states" in captured.err
+        assert "dashboard at http://" in captured.err
+
+    def test_tls(self, data: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        from distributed import Security
+
+        security = Security.temporary()
+        files = {"ca": security.tls_ca_file, "cert": security.tls_client_cert, "key": security.tls_client_key}
+        options = []
+        for name, pem in files.items():
+            (tmp_path / f"{name}.pem").write_text(pem)
+            options += [f"--tls-{name}", str(tmp_path / f"{name}.pem")]
+        with local_cluster(1, security=security, protocol="tls://") as (cluster, _):
+            address = cluster.scheduler_address
+            assert address.startswith("tls://")
+            trained = run(
+                capsys, "train", data, *OPTIONS, "--out", str(tmp_path / "m.model"), "--scheduler", address, *options
+            )
+        assert trained["statistics_digest"] == expected
+
+    def test_mistakes_are_one_sentence(self, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for extra, words in (
+            (["--scheduler", "tcp://127.0.0.1:9", "--workers", "2"], "give one of them"),
+            (["--tls-ca", "ca.pem"], "certificates are for a cluster"),
+        ):
+            with pytest.raises(SystemExit) as stopped:
+                main(["train", data, *OPTIONS, "--out", str(tmp_path / "m.model"), "--quiet", *extra])
+            assert stopped.value.code == 2
+            assert words in capsys.readouterr().err
+
+
+def test_four_workers(cluster: Any, data: str, expected: str) -> None:
+    """Last, because the other tests are quicker with two."""
+    settings = Settings(engine=ClusterEngine(with_workers(cluster, 4), group_seconds=0.02))
+    assert train(open_source(data), FIXED, settings).state.digest() == expected
