@@ -1,0 +1,190 @@
+"""Conjugate gradients for (A + ridge I) x = b, where A is known only by its products: one pass over the data each.
+
+All outputs share the pass, and each is its own system: a row of the matrices (k, m) here. The state is plain arrays, so
+that a run can stop and resume after any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import numpy as np
+from numba import njit
+
+from streamrf.errors import FileFormatError, InputError, MismatchError, NumericalError
+
+Preconditioner = Callable[[np.ndarray], np.ndarray]
+"""Residuals (k, m) to a new array of what solves them roughly."""
+
+
+class System(Protocol):
+    """What is solved: ``product(V)`` is A applied to each row of V, for V as ``rounded`` gives it."""
+
+    def product(self, V: np.ndarray) -> np.ndarray: ...
+
+    def rounded(self, V: np.ndarray) -> np.ndarray:
+        """V at the precision that ``product`` works in (a copy of V, if that is float64)."""
+
+
+@dataclass
+class CGState:
+    """Where the iteration stands; ``best`` is the solution with the best score so far, empty before the first score."""
+
+    solution: np.ndarray  # (k, m)
+    residual: np.ndarray  # (k, m)
+    direction: np.ndarray  # (k, m)
+    rho: np.ndarray  # (k,): residual' preconditioned residual
+    target: np.ndarray  # (k,): the same of the right-hand side, which convergence is measured against
+    iteration: int = 0
+    best: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    best_score: float = np.inf
+    best_iteration: int = 0
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The state as named arrays, views where possible."""
+        return {each.name: np.asarray(getattr(self, each.name)) for each in fields(self)}
+
+    @classmethod
+    def load(cls, arrays: dict[str, np.ndarray]) -> CGState:
+        """The state that ``arrays()`` described."""
+        names = [each.name for each in fields(cls)]
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise FileFormatError(f"damaged state of conjugate gradients: {', '.join(missing)} missing")
+        values: dict[str, Any] = {name: np.array(arrays[name]) for name in names}
+        values |= {name: values[name].item() for name in ("iteration", "best_score", "best_iteration")}
+        return cls(**values)
+
+
+class ConjugateGradients:
+    """One system and its state; each ``step`` is one product."""
+
+    def __init__(
+        self, system: System, ridge: float | np.ndarray, preconditioner: Preconditioner, state: CGState
+    ) -> None:
+        self.system, self.preconditioner, self.state = system, preconditioner, state
+        self.ridge = np.broadcast_to(np.asarray(ridge, np.float64), state.rho.shape)[:, None]
+        if not (self.ridge >= 0).all():
+            raise InputError(f"lambda must be at least 0, not {self.ridge.min()}")
+
+    @classmethod
+    def begin(
+        cls,
+        system: System,
+        right_hand_side: np.ndarray,
+        ridge: float | np.ndarray,
+        preconditioner: Preconditioner,
+        start: np.ndarray | None = None,
+    ) -> ConjugateGradients:
+        """At zero, or at ``start``, which costs a product. ``ridge`` is one lambda, or one for each output."""
+        zero, residual = np.zeros_like(right_hand_side), right_hand_side.copy()
+        direction = preconditioner(residual)
+        rho = row_dots(residual, direction)
+        cg = cls(system, ridge, preconditioner, CGState(zero, residual, direction, rho, rho.copy()))
+        if start is not None:
+            cg._move_to(start)
+        return cg
+
+    def _move_to(self, start: np.ndarray) -> None:
+        state = self.state
+        if start.shape != state.solution.shape:
+            raise MismatchError(f"a start of shape {start.shape} does not go with a system of {state.solution.shape}")
+        state.solution = self.system.rounded(start)
+        state.residual -= self.system.product(state.solution) + state.solution * self.ridge
+        state.direction = self.preconditioner(state.residual)
+        state.rho = row_dots(state.residual, state.direction)
+
+    def step(self) -> None:
+        """One product, and the solutions move along their directions; a solved one stays where it is."""
+        state = self.state
+        direction = self.system.rounded(state.direction)
+        image = self.system.product(direction)
+        image += direction * self.ridge
+        descent = row_dots(direction, state.residual)  # rho, but for the rounding of the direction
+        move(state.solution, state.residual, direction, image, _ratio(descent, row_dots(direction, image)))
+        towards = self.preconditioner(state.residual)
+        rho = row_dots(state.residual, towards)
+        if not np.isfinite(rho).all():
+            raise NumericalError(
+                f"conjugate gradients left the finite numbers at step {state.iteration + 1}: raise lambda"
+            )
+        turn(direction, towards, _ratio(rho, state.rho))
+        state.direction, state.rho, state.iteration = direction, rho, state.iteration + 1
+
+    @property
+    def relative_residual(self) -> float:
+        """What is left of the right-hand side, in the preconditioner's norm; the largest over the outputs."""
+        return float(np.sqrt(_ratio(self.state.rho, self.state.target).max(initial=0.0)))
+
+    def run(
+        self,
+        steps: int,
+        *,
+        tolerance: float = 1e-10,
+        score: Callable[[np.ndarray], float] | None = None,
+        patience: int = 2,
+        gain: float = 0.002,
+        after_step: Callable[[CGState], None] | None = None,
+    ) -> np.ndarray:
+        """Go on until ``steps`` in all are done, the residual is small, or ``score`` (lower is better, on rows that are
+        not in the system) has not fallen by a share ``gain`` for ``patience`` steps. The solution, or the best scored.
+        """
+        state = self.state
+        while state.iteration < steps and self.relative_residual > tolerance and not self._is_stale(patience):
+            self.step()
+            if score is not None:
+                self._judge(float(score(state.solution)), gain)
+            if after_step is not None:
+                after_step(state)
+        return state.best if state.best_iteration else state.solution
+
+    def _judge(self, value: float, gain: float) -> None:
+        state = self.state
+        if not state.best_iteration or state.best_score - value > gain * abs(state.best_score):
+            state.best, state.best_score, state.best_iteration = state.solution.copy(), value, state.iteration
+
+    def _is_stale(self, patience: int) -> bool:
+        state = self.state
+        return state.best_iteration > 0 and state.iteration - state.best_iteration >= patience
+
+
+def jacobi(diagonal: np.ndarray, ridge: float | np.ndarray) -> Preconditioner:
+    """Division by the diagonal of A + ridge I."""
+    divisor = diagonal + np.reshape(ridge, (-1, 1))
+    return lambda residual: residual / divisor
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a / b, and 0 where b is not positive: that output is solved."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+
+
+@njit(cache=True, nogil=True)
+def row_dots(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """a'b of each pair of rows, in a fixed order: the same bits on every machine and for any number of rows."""
+    out = np.zeros(A.shape[0])
+    for k in range(A.shape[0]):
+        a, b, total = A[k], B[k], 0.0
+        for i in range(A.shape[1]):
+            total += a[i] * b[i]
+        out[k] = total
+    return out
+
+
+@njit(cache=True, nogil=True)
+def move(solution: np.ndarray, residual: np.ndarray, direction: np.ndarray, image: np.ndarray, by: np.ndarray) -> None:
+    """``solution += by direction`` and ``residual -= by image``, reading everything once."""
+    for k in range(solution.shape[0]):
+        for i in range(solution.shape[1]):
+            solution[k, i] += by[k] * direction[k, i]
+            residual[k, i] -= by[k] * image[k, i]
+
+
+@njit(cache=True, nogil=True)
+def turn(direction: np.ndarray, towards: np.ndarray, by: np.ndarray) -> None:
+    """``direction = towards + by direction``."""
+    for k in range(direction.shape[0]):
+        for i in range(direction.shape[1]):
+            direction[k, i] = towards[k, i] + by[k] * direction[k, i]
