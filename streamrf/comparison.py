@@ -34,7 +34,7 @@ from streamrf.units import format_bytes
 
 FEWEST_ROWS = 8
 MAP_ROWS = 2000  # rows that a map may look at, as in training
-TIMED_ROWS, TIMED_REPEATS = 1024, 9
+TIMED_ROWS, TIMED_REPEATS = 256, 15  # short runs, so that the median is one that nothing else interrupted
 SMALL_D = 1500  # up to here, threads that share one factorisation wait for each other more than they work
 BUDGET_SHARE = 0.8
 

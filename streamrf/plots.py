@@ -134,7 +134,7 @@ def _scale_errors(axes: Any) -> None:
         return
     axes.set_yscale("log")
     decades = np.log10(high / low)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if decades > 0.7 else MaxNLocator(6))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if decades > 0.7 else MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axes.yaxis.set_minor_locator(NullLocator())
 

@@ -135,7 +135,7 @@ def test_time_is_the_median_of_runs_over_a_block(monkeypatch):
     X, y = smooth(60)
     bench = Bench(block(X, y), PLAIN, ALONE)
     map = bench.build("mc", 20, 0)
-    lengths = [5.0, 1.0, 2.0, 3.0, 30.0, 4.0, 2.5, 2.75, 3.5]
+    lengths = [5.0, 1.0, 2.0, 3.0, 30.0, 4.0, 2.5, 2.75, 3.5, 9.0, 8.0, 1.5, 0.5, 7.0, 2.9]
     ticks = itertools.chain.from_iterable((0.0, length) for length in lengths)
     monkeypatch.setattr(comparison.time, "perf_counter", lambda: next(ticks))
     assert bench.microseconds(map) == 3.0 / 30 * 1e6
