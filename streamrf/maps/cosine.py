@@ -215,16 +215,20 @@ def wrap_projections(T: Any, b: Any, scale: Any, out: Any) -> None:
     rounded = out.itemsize < 4
     F = T.shape[1]
     for row in range(len(T)):
-        for j in range(len(b)):
-            t = T[row, j % F] * turn + b[j]
-            t -= np.rint(t)
-            g = np.float32(0.25) - abs(t)
-            s = g * g
-            c = np.float32(SINE_32[4])
-            for i in (3, 2, 1, 0):
-                c = c * s + np.float32(SINE_32[i])
-            c *= g
-            out[row, j] = np.rint(c * scale) if rounded else c
+        line = T[row]
+        for first in range(0, len(b), F):  # cosines, then sines: slices, so that the inner loop is one of vectors
+            phases, features = b[first : first + F], out[row, first : first + F]
+            for j in range(F):
+                t = line[j] * turn + phases[j]
+                t -= np.rint(t)
+                g = np.float32(0.25) - abs(t)
+                s = g * g
+                c = np.float32(SINE_32[4])
+                c = c * s + np.float32(SINE_32[3])
+                c = c * s + np.float32(SINE_32[2])
+                c = c * s + np.float32(SINE_32[1])
+                c = (c * s + np.float32(SINE_32[0])) * g
+                features[j] = np.rint(c * scale) if rounded else c
 
 
 def tile_width(dtype: Any) -> int:

@@ -7,6 +7,7 @@ from the totals for each lambda, factored in place, and filled again for the nex
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
 
 JITTERS = tuple(10.0**e for e in range(-14, -4))  # z'z is about one, so these are shares of it
+LARGE = 1000  # features from which BLAS gets more than one thread
 MARGIN = 4.0  # pivots below so many roundings of the diagonal are noise
 
 
@@ -124,12 +126,16 @@ class RidgeSolver:
         self.equations.fill(self._matrix, self.threads)
         self._matrix.flat[:: self.equations.size + 1] += ridge + jitter
         smallest = MARGIN * np.finfo(np.float64).eps * self._matrix.diagonal().max()
-        with self.threads.blas():
+        with self._lent_threads():
             _, info = sla.lapack.dpotrf(self._matrix, lower=1, clean=0, overwrite_a=1)
             if info != 0 or not (self._matrix.diagonal() ** 2 > smallest).all():
                 return None
             solution, _ = sla.lapack.dpotrs(self._matrix, self.equations.cross, lower=1)
         return solution if np.isfinite(solution).all() else None
+
+    def _lent_threads(self) -> AbstractContextManager[None]:
+        """All threads for a large factorisation; for a small one, waiting for each other costs them more."""
+        return self.threads.blas() if self.equations.size >= LARGE else nullcontext()
 
     def _effective_dimension(self, shift: float) -> float:
         """D - lambda tr((S + lambda I)^-1): how many directions the data really uses. Spends the factor."""
