@@ -7,6 +7,7 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf.errors import BudgetError, DataError, InputError, MismatchError
 from streamrf.interrupts import Interrupted
+from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
@@ -274,3 +275,21 @@ def test_target_variance_and_means_come_from_the_same_sums():
     equations = NormalEquations.from_state(result.state, result.model.map, result.model.coding)
     assert equations.target_mean[0] == pytest.approx(y.mean(), abs=1e-7)
     assert equations.target_variance[0] == pytest.approx(y.var(), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_map_trains_and_survives_the_file(tmp_path, kind):
+    X, y = smooth(1500)
+    result = train(ArraySource(X, y), FIXED.with_(map=kind, D=200, bits="12", ridge=1e-6, length_scale=2.0))
+    assert result.model.story["holdout"]["r2"] > 0.6
+    result.model.save(tmp_path / "m.model")
+    with Threads(2) as threads:
+        again = Model.load(tmp_path / "m.model").scores(X, threads)
+        assert np.array_equal(again, result.model.scores(X, threads))
+        assert np.array_equal(again[:77], result.model.scores(X[:77], threads))
+
+
+def test_a_map_that_the_kernel_does_not_have_is_refused_with_what_to_use():
+    X, y = smooth(300)
+    with pytest.raises(InputError, match="orthogonal frequencies need a kernel of the Euclidean distance"):
+        train(ArraySource(X, y), FIXED.with_(map="orthogonal", kernel="laplacian"))
