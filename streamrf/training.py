@@ -142,7 +142,7 @@ class Training:
         self.source, self.recipe, self.settings = source, recipe, settings
         self.reporter, self.threads = reporter, threads
         self.engine: Engine = settings.engine or LocalEngine(threads, settings.order)
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {"pilot": 0.0}  # a run that goes on from a checkpoint has none
         self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
         self.skipped = RowSet()
 
