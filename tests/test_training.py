@@ -170,12 +170,8 @@ def test_interrupt_and_resume_give_the_same_bits(tmp_path, reference):
     X, y, expected = reference
     source = ArraySource(X, y, chunk_rows=500)
     settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=3600)
-    with pytest.raises(Interrupted, match=r"1,500 of 3,000 rows are done and kept in"), Threads(2) as threads:
-        training = Training(source, FIXED, settings, Stops(3), threads)
-        training.plan = training._plan()
-        plan = training._plan
-        training._plan = lambda: _small_spans(plan())
-        training.run()
+    with pytest.raises(Interrupted, match=r"1,500 of 3,000 rows are done and kept in"):
+        run_in_small_spans(source, settings, Stops(3), threads=2)
     with Threads(1) as threads:
         again = Training(source, FIXED, settings, Reporter(), threads)
         assert again.run().state.digest() == train(source, FIXED).state.digest() == expected_state(expected, X, y)
@@ -183,9 +179,19 @@ def test_interrupt_and_resume_give_the_same_bits(tmp_path, reference):
     assert not (tmp_path / "kept").exists()
 
 
-def _small_spans(plan):
-    plan.span_rows = 500
-    return plan
+def run_in_small_spans(source, settings, reporter, threads):
+    """A run that reads 500 rows at a time, so that there is something between the blocks."""
+    with Threads(threads) as pool:
+        training = Training(source, FIXED, settings, reporter, pool)
+        usual = training._plan
+
+        def small_spans():
+            plan = usual()
+            plan.span_rows = 500
+            return plan
+
+        training._plan = small_spans
+        training.run()
 
 
 def expected_state(expected, X, y):
@@ -196,11 +202,8 @@ def expected_state(expected, X, y):
 def test_a_checkpoint_of_other_data_or_another_recipe_is_refused(tmp_path, reference):
     X, y, _ = reference
     settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=0)
-    with pytest.raises(Interrupted), Threads(1) as threads:
-        training = Training(ArraySource(X, y, chunk_rows=500), FIXED, settings, Stops(2), threads)
-        plan = training._plan
-        training._plan = lambda: _small_spans(plan())
-        training.run()
+    with pytest.raises(Interrupted):
+        run_in_small_spans(ArraySource(X, y, chunk_rows=500), settings, Stops(2), threads=1)
     with pytest.raises(MismatchError, match="data"):
         train(ArraySource(X + 1, y), FIXED, settings)
     with pytest.raises(MismatchError, match="D"):

@@ -28,7 +28,7 @@ def build_fourier(
 
 
 def default_kind(kernel: Kernel, d: int) -> str:
-    """Sobol points, which cover the spectrum most evenly; in many columns orthogonal directions, where there are any."""
+    """Sobol points, which cover the spectrum most evenly; in many columns orthogonal directions, if there are any."""
     if d <= SOBOL_COLUMNS:
         return "sobol"
     return "orthogonal" if kernel.radial else "mc"
