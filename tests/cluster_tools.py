@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from streamrf.statistics.base import State, Statistic
 from streamrf.threads import Threads
 
 FAST = {
+    "distributed.worker.multiprocessing-method": "forkserver",
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.admin.tick.limit": "1h",  # a busy machine is not worth a warning
@@ -34,6 +35,7 @@ def local_cluster(
     """A cluster of processes and a client; quiet, without a dashboard."""
     with (
         dask.config.set({**FAST, **(config or {})}),
+        _loaded_beforehand(),
         LocalCluster(
             n_workers=workers, threads_per_worker=threads, processes=True, dashboard_address=":0",
             silence_logs=60, **{"memory_limit": 0, **options},
@@ -42,6 +44,16 @@ def local_cluster(
     ):  # fmt: skip
         client.wait_for_workers(workers)
         yield cluster, client
+
+
+@contextmanager
+def _loaded_beforehand() -> Iterator[None]:
+    """Workers are forked from a process that has everything in memory, so that one starts in a moment."""
+    with suppress(ImportError):  # older versions of distributed do as they like
+        from distributed.utils import get_mp_context
+
+        get_mp_context().set_forkserver_preload(["streamrf.engines.cluster", "streamrf.statistics.fitting"])
+    yield
 
 
 @dataclass

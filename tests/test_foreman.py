@@ -45,6 +45,7 @@ class MadeUpCrew:
         self.store: dict[int, tuple[str, Any]] = {}  # results by ticket, and who holds them
         self.numbers = itertools.count()
         self.hands: dict[str, Hand] = {}
+        self.smallest = None
         self.most_states = 0
         for _ in range(workers):
             self.join()

@@ -79,6 +79,7 @@ class Crew:
             raise InputError("an asynchronous Client cannot be used here: make it without asynchronous=True")
         self.client = client
         self.hands: dict[str, Hand] = {}
+        self.smallest: int | None = None  # memory limit among those that are there, or were last
         self.progress: dict[int, int] = {}  # rows done of each errand under way, by the number of its ticket
         self.topic = f"streamrf-{client.id}"
         self._run = secrets.token_hex(4)
@@ -108,11 +109,13 @@ class Crew:
     def look(self) -> None:
         """See who is there, now and then."""
         if self.client.status != "running":
-            raise ClusterError("the scheduler is gone")
+            raise scheduler_gone(self.client)
         if time.monotonic() < self._next_look:
             return
         found = self.client.scheduler_info(n_workers=-1)["workers"]
         self.hands = {address: _hand(address, info) for address, info in found.items()}
+        limits = [hand.memory for hand in self.hands.values() if hand.memory]
+        self.smallest = min(limits, default=self.smallest)
         self._next_look = time.monotonic() + LOOK_EVERY * (1 + len(found) / 100)
 
     def share(self, value: Any) -> Future:
@@ -174,6 +177,17 @@ class Crew:
         by_key = {ticket.key: ticket.number for ticket in tickets}
         held = self.client.who_has(list(by_key)) if by_key else {}
         return {by_key[key]: homes[0] for key, homes in held.items() if homes and homes[0] in self.hands}
+
+
+def address_of(client: Client) -> str:
+    return client.scheduler.address if client.scheduler else "an unknown address"
+
+
+def scheduler_gone(client: Client) -> ClusterError:
+    return ClusterError(
+        f"the scheduler at {address_of(client)} does not answer any more: start it and its workers again, then run the"
+        " same command to go on from the last checkpoint"
+    )
 
 
 def _same(value: Any) -> Any:

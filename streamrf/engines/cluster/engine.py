@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client
 
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
-from streamrf.engines.cluster.crew import Crew, Hand
+from streamrf.engines.cluster.crew import Crew, Hand, address_of, scheduler_gone
 from streamrf.engines.cluster.errands import orders_for
 from streamrf.engines.cluster.foreman import PATIENCE
 from streamrf.engines.cluster.groups import Groups, units_of
@@ -18,7 +18,7 @@ from streamrf.engines.cluster.needs import WorkerNeeds, worker_needs
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.writing import Writing
 from streamrf.engines.local import remaining_spans
-from streamrf.errors import ClusterError, StreamRFError
+from streamrf.errors import StreamRFError
 from streamrf.sources.base import Source
 from streamrf.sources.spans import work_spans
 from streamrf.units import format_bytes
@@ -75,20 +75,10 @@ class ClusterEngine(Engine):
         try:
             with crew.on_duty():
                 yield crew
-        except StreamRFError as error:
-            if isinstance(error, ClusterError) or self.client.status == "running":
-                raise
-            raise self._scheduler_gone() from error
         except Exception as error:
-            if self.client.status == "running":
+            if self.client.status == "running" or isinstance(error, StreamRFError):
                 raise
-            raise self._scheduler_gone() from error
-
-    def _scheduler_gone(self) -> ClusterError:
-        return ClusterError(
-            f"the scheduler at {address_of(self.client)} does not answer any more: start it and its workers again, then"
-            " run the same command to go on from the last checkpoint"
-        )
+            raise scheduler_gone(self.client) from error
 
     def needs(self, reserved: int, parts: dict[str, int]) -> WorkerNeeds | None:
         hands = self.hands()
@@ -108,7 +98,3 @@ class ClusterEngine(Engine):
         link = f"; dashboard at {self.client.dashboard_link}" if self.client.dashboard_link else ""
         threads = sum(hand.threads for hand in hands)
         return f"cluster at {address_of(self.client)}: {len(hands)} workers, {threads} threads{memory}{link}"
-
-
-def address_of(client: Client) -> str:
-    return client.scheduler.address if client.scheduler else "an unknown address"

@@ -130,8 +130,8 @@ class Foreman(ABC):
             )
 
     def worker_memory(self) -> str:
-        limits = [hand.memory for hand in self.crew.hands.values() if hand.memory]
-        return f"the limit of a worker is {format_bytes(min(limits))}" if limits else "they have no limit of their own"
+        limit = self.crew.smallest
+        return f"the limit of a worker is {format_bytes(limit)}" if limit else "they have no limit of their own"
 
     def call_off(self, errand: Errand) -> None:
         """Forget an errand: its group is to be done again, its inputs are as they were."""

@@ -1,0 +1,348 @@
+"""What goes wrong on clusters, with real processes: the run ends with the same bits, or with one clear sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_tools import Counts, local_cluster, traces
+from distributed import Client, WorkerPlugin
+from tables import smooth, write_zarr
+
+from streamrf.engines.base import Pass
+from streamrf.engines.cluster import ClusterEngine
+from streamrf.errors import ClusterError, StorageError
+from streamrf.recipe import Recipe
+from streamrf.sources import open_source
+from streamrf.sources.base import Span
+from streamrf.sources.retries import WAITS, persistently
+from streamrf.sources.zarr import ZarrSource
+from streamrf.training import Settings, train
+
+ROWS = 6000
+QUICK = {"distributed.comm.timeouts.connect": "5s"}
+FIXED = Recipe(D=48, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_zarr(tmp_path_factory.mktemp("data") / "t.zarr", *smooth(ROWS), chunk=100)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with local_cluster(2, config=QUICK) as found:
+        yield found
+
+
+@pytest.fixture
+def client(cluster: Any) -> Client:
+    """Two workers, whatever the tests before did to theirs."""
+    started, client = cluster
+    while len(client.scheduler_info()["workers"]) < 2:
+        with contextlib.suppress(TimeoutError):
+            client.wait_for_workers(2, timeout=5)
+            break
+        started.scale(len(started.workers) + 1)
+    return client
+
+
+def pids(client: Client) -> list[int]:
+    return sorted(client.run(os.getpid).values())
+
+
+class At:
+    """A watcher that does something once, when so many rows are summed."""
+
+    def __init__(self, rows: int, action: Callable[[], Any]) -> None:
+        self.rows, self.action, self.done = rows, action, False
+
+    def __call__(self, job: Pass[Any]) -> None:
+        if not self.done and job.done.count + job.pending >= self.rows:
+            self.done = True
+            self.action()
+
+
+def count_rows(client: Client, path: str, *watchers: Any, seconds: float = 0.2, **settings: Any) -> Pass[Any]:
+    """A pass that takes about ``6 * seconds / workers`` seconds."""
+    source = open_source(path)
+    job = Pass.start(Counts(source.n_rows, seconds=seconds, **settings), source, span_rows=200)
+
+    def watch(job: Pass[Any]) -> None:
+        for watcher in watchers:
+            watcher(job)
+
+    ClusterEngine(client, group_seconds=0.2).run(job, watch)
+    return job
+
+
+def assert_once(job: Pass[Any]) -> None:
+    assert (job.state.counts == 1).all()
+    assert job.done.spans() == (Span(0, ROWS),)
+
+
+class TestWorkers:
+    @pytest.mark.parametrize("rows", [500, 5500])
+    def test_killed(self, client: Client, data: str, rows: int) -> None:
+        victim = pids(client)[0]
+        kill = At(rows, lambda: os.kill(victim, signal.SIGKILL))
+        assert_once(count_rows(client, data, kill))
+        assert kill.done
+
+    def test_all_killed_at_once_with_checkpoints_under_way(self, client: Client, data: str) -> None:
+        def kill_all() -> None:
+            for pid in pids(client):
+                os.kill(pid, signal.SIGKILL)
+
+        assert_once(count_rows(client, data, At(3000, kill_all), lambda job: job.ask(stop=False)))
+
+    def test_killed_while_training(self, client: Client, data: str) -> None:
+        expected = train(open_source(data), FIXED).state.digest()
+        victim = pids(client)[1]
+        killer = threading.Timer(0.3, os.kill, (victim, signal.SIGKILL))
+        killer.start()
+        engine = ClusterEngine(client, group_seconds=0.0)
+        assert train(open_source(data), FIXED, Settings(engine=engine)).state.digest() == expected
+        killer.join()
+
+    def test_paused_for_a_moment(self, client: Client, data: str) -> None:
+        victim = pids(client)[0]
+        stop = At(2000, lambda: os.kill(victim, signal.SIGSTOP))
+        later = threading.Timer(1.0, os.kill, (victim, signal.SIGCONT))
+        assert_once(count_rows(client, data, stop, At(2000, later.start)))
+        later.join()
+
+    def test_paused_until_it_is_given_up_and_then_revived(self, client: Client, data: str, tmp_path: Path) -> None:
+        """It comes back with a sum in hand that another makes again meanwhile."""
+        address, victim = next(iter(client.run(os.getpid).items()))
+
+        def stop() -> None:
+            os.kill(victim, signal.SIGSTOP)
+            client.run_on_scheduler(give_up, address=address)  # as Dask does after minutes of silence
+
+        revive = At(4000, lambda: os.kill(victim, signal.SIGCONT))
+        try:
+            job = count_rows(client, data, At(2000, stop), revive, trace=str(tmp_path), seconds=0.4)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGCONT)
+        assert_once(job)
+        assert revive.done
+        summed = sum(int(line[3]) for line in traces(tmp_path) if line[0] == "update")
+        assert summed > ROWS  # some rows were summed twice, and counted once
+
+    def test_joins_late(self, data: str, tmp_path: Path) -> None:
+        with local_cluster(1, config=QUICK) as (cluster, client):
+            first = pids(client)[0]
+            grow = At(200, lambda: cluster.scale(2))
+            assert_once(count_rows(client, data, grow, seconds=0.8, trace=str(tmp_path)))
+        helped = {line[1] for line in traces(tmp_path) if line[0] == "update"}
+        assert str(first) in helped
+        assert len(helped) == 2
+
+    def test_leaves_in_good_order(self, client: Client, data: str) -> None:
+        address = next(iter(client.scheduler_info()["workers"]))
+        leave = At(3000, lambda: client.retire_workers([address]))
+        assert_once(count_rows(client, data, leave))
+        client.cluster.scale(2)
+
+    def test_over_its_memory_limit(self, data: str) -> None:
+        config = {**QUICK, "distributed.worker.memory.pause": False}
+        words = r"3 workers were lost.*rows .*ran out of memory.*400 MB.*--D"
+        with (
+            local_cluster(1, config=config, memory_limit="400MB") as (_, client),
+            pytest.raises(ClusterError, match=words),
+        ):
+            count_rows(client, data, hunger=100_000_000)
+
+    def test_none_left(self, data: str) -> None:
+        with local_cluster(1, config=QUICK) as (cluster, client):
+            source = open_source(data)
+            job = Pass.start(Counts(ROWS, seconds=1.0), source, span_rows=200)
+            gone = At(200, lambda: cluster.scale(0))
+            with pytest.raises(ClusterError, match=r"no worker for 1.0 s.*last checkpoint"):
+                ClusterEngine(client, group_seconds=0.1, patience=1.0).run(job, gone)
+
+
+async def give_up(address: str, dask_scheduler: Any) -> None:
+    await dask_scheduler.remove_worker(address, stimulus_id="silence")
+
+
+class Flaky(WorkerPlugin):
+    """Makes one chunk fail so many times on each worker; or always."""
+
+    name = "flaky"
+
+    def __init__(self, row: int, failures: int, folder: str) -> None:
+        self.row, self.failures, self.folder = row, failures, folder
+
+    def setup(self, worker: Any) -> None:
+        self.read = ZarrSource.read
+
+        def read(source: Any, span: Span) -> Any:
+            if span.start <= self.row < span.stop and len(os.listdir(self.folder)) < self.failures:
+                (Path(self.folder) / f"{time.monotonic_ns()}").touch()
+                raise StorageError("the chunk cannot be read (a network that comes and goes)")
+            return self.read(source, span)
+
+        ZarrSource.read = read  # type: ignore[method-assign]
+
+    def teardown(self, worker: Any) -> None:
+        ZarrSource.read = self.read  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def flaky(client: Client, row: int, failures: int, folder: Path) -> Iterator[None]:
+    client.register_plugin(Flaky(row, failures, str(folder)))
+    try:
+        yield
+    finally:
+        client.unregister_worker_plugin("flaky")
+
+
+class TestReads:
+    def test_a_chunk_that_fails_twice(self, client: Client, data: str, tmp_path: Path) -> None:
+        with flaky(client, 1234, 2, tmp_path):
+            assert_once(count_rows(client, data, seconds=0.0))
+        assert len(os.listdir(tmp_path)) == 2
+
+    def test_a_chunk_that_always_fails(self, client: Client, data: str, tmp_path: Path) -> None:
+        with (
+            flaky(client, 1234, 10**6, tmp_path),
+            pytest.raises(StorageError, match=r"comes and goes.*not even at the 4th try"),
+        ):
+            count_rows(client, data, seconds=0.0)
+        assert_once(count_rows(client, data, seconds=0.0))  # and the cluster is as good as before
+
+    def test_waits_grow_and_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        waits: list[float] = []
+        monkeypatch.setattr(time, "sleep", waits.append)
+
+        def fail(_: Any) -> None:
+            raise StorageError("no")
+
+        with pytest.raises(StorageError, match="4th try"):
+            persistently(fail, None)
+        assert tuple(waits) == WAITS == tuple(sorted(WAITS))
+
+    @pytest.mark.parametrize("cause", [FileNotFoundError(), PermissionError()])
+    def test_what_does_not_mend_itself_is_not_tried_again(self, cause: OSError) -> None:
+        tries = []
+
+        def fail(_: Any) -> None:
+            tries.append(1)
+            raise StorageError("no") from cause
+
+        with pytest.raises(StorageError, match=r"^no$"):
+            persistently(fail, None)
+        assert len(tries) == 1
+
+
+@contextlib.contextmanager
+def scheduler_of_its_own(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and a worker, each a process that can be killed; the address, and the processes."""
+    file = folder / "scheduler.json"
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "DASK_DISTRIBUTED__ADMIN__TICK__LIMIT": "1h"}
+
+    def start(*args: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "dask", *args]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    where = ["--scheduler-file", str(file)]
+    quiet = ["--no-dashboard", "--host", "127.0.0.1"]
+    processes = [start("scheduler", "--port", "0", *where, *quiet), start("worker", "--nthreads", "1", *where, *quiet)]
+    try:
+        for _ in range(600):
+            if file.exists() and file.stat().st_size:
+                break
+            time.sleep(0.1)
+        yield json.loads(file.read_text())["address"], processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+class TestSchedulerAndDriver:
+    def test_the_scheduler_goes(self, data: str, tmp_path: Path) -> None:
+        with scheduler_of_its_own(tmp_path) as (address, processes), Client(address, timeout="60s") as client:
+            client.wait_for_workers(1, timeout=60)
+            kill = At(500, processes[0].kill)
+            with pytest.raises(ClusterError, match=r"scheduler at tcp://.* does not answer.*last checkpoint"):
+                count_rows(client, data, kill)
+
+    def test_the_driver_is_killed_and_the_next_one_goes_on(self, cluster: Any, data: str, tmp_path: Path) -> None:
+        expected = train(open_source(data), FIXED).state.digest()
+        client, trace = cluster[1], tmp_path / "reads"
+        trace.mkdir()
+        command = [sys.executable, "-m", "streamrf", "train", data, "--D", "48", "--kernel", "gaussian", "--json"]
+        command += ["--length-scale", "1.5", "--scaling", "standard", "--bits", "8", "--lambda", "1e-4"]
+        command += ["--pilot", "none", "--out", str(tmp_path / "m.model"), "--scheduler", cluster[0].scheduler_address]
+        command += ["--checkpoint", str(tmp_path / "kept"), "--checkpoint-every", "0s"]
+        with slow(client, trace):
+            driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=TESTS.parent)
+            saves = tmp_path / "kept"
+            while not (saves.exists() and len(list(saves.glob("*.json"))) > 1):
+                assert driver.poll() is None
+                time.sleep(0.05)
+            driver.kill()
+            driver.wait()
+            done = saved_rows(saves)
+            time.sleep(0.5)  # its errands are called off
+            for path in trace.iterdir():
+                path.unlink()
+            report = json.loads(subprocess.check_output([*command, "--resume"], cwd=TESTS.parent))
+            read_again = sum(map(int, (path.read_text() for path in trace.iterdir())))
+        assert 0 < done < ROWS
+        assert report["statistics_digest"] == expected
+        assert not saves.exists()
+        assert read_again <= ROWS - done + 2 * 64  # nothing that was saved; the first and last rows are looked at again
+
+
+def saved_rows(folder: Path) -> int:
+    """Rows in the newest save."""
+    newest = max(folder.glob("*.json"))
+    return sum(stop - start for start, stop in json.loads(newest.read_text())["ledger"])
+
+
+class Slow(WorkerPlugin):
+    """Makes reading slow, and writes down how many rows were read."""
+
+    name = "slow"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def setup(self, worker: Any) -> None:
+        self.read = ZarrSource.read
+
+        def read(source: Any, span: Span) -> Any:
+            time.sleep(0.2)
+            if len(span) > 64:  # no fingerprint
+                (Path(self.folder) / f"{time.monotonic_ns()}").write_text(str(len(span)))
+            return self.read(source, span)
+
+        ZarrSource.read = read  # type: ignore[method-assign]
+
+    def teardown(self, worker: Any) -> None:
+        ZarrSource.read = self.read  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def slow(client: Client, folder: Path) -> Iterator[None]:
+    client.register_plugin(Slow(str(folder)))
+    try:
+        yield
+    finally:
+        client.unregister_worker_plugin("slow")
