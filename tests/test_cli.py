@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 from commands import FAST, PROJECT, done, everything_in, run_alone, start, streamrf
+from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
 from streamrf import errors
@@ -212,7 +213,9 @@ def test_evaluate_classes(shelf, documented, tmp_path):
     done("train", shelf / "binary.parquet", "--target", "size", *FAST, "--out", tmp_path / "b.model")
     binary = done("evaluate", tmp_path / "b.model", shelf / "binary.parquet", "--target", "size", "--json").json
     assert binary.keys() == {"rows", "error", "accuracy", "log_loss", "confusion", "auc"}
-    assert binary["auc"] > 0.8
+    done("predict", tmp_path / "b.model", shelf / "binary.parquet", "--out", tmp_path / "p.parquet", "--proba")
+    chances = pq.read_table(tmp_path / "p.parquet")["p_True"].to_numpy()
+    assert binary["auc"] == pytest.approx(roc_auc_score(labelled(1500)[1] > 0, chances), abs=1e-4)
     assert set(found) | set(binary) <= documented
 
 
@@ -251,12 +254,11 @@ def test_help_is_there_for_every_command():
 # -- bad input: one sentence, the right exit code, nothing left behind
 
 
-def bad_table(name, change, table=smooth):
+def bad_table(change):
     """A case whose data is a small zarr table that ``change`` has spoilt."""
 
     def make(folder, shelf):
-        X, y = change(*table(300))
-        return [write_zarr(folder / f"{name}.zarr", X, y, chunk=100)]
+        return [write_zarr(folder / "t.zarr", *change(*smooth(300)), chunk=100)]
 
     return make
 
@@ -291,11 +293,12 @@ def no_rows(folder, shelf):
     return [write_parquet(folder / "t.parquet", np.zeros((0, 2)), np.zeros(0))]
 
 
-def no_parquet_rows_matter(folder, shelf):
-    return [shelf / "labels.parquet", "--target", "size"]
+def other_columns(folder, shelf):
+    X, y = smooth(300)
+    return [shelf / "train.zarr", write_zarr(folder / "t.zarr", X[:, :5], y)]
 
 
-BAD_TRAINING = {
+BAD_DATA = {
     "no such file": (lambda f, s: [f / "no.zarr"], errors.StorageError, "no.zarr does not exist"),
     "nothing matches": (lambda f, s: [f / "*.parquet"], errors.StorageError, "nothing matches"),
     "unknown format": (lambda f, s: [s / "reg.model"], errors.DataError, "no format that can be read"),
@@ -304,47 +307,21 @@ BAD_TRAINING = {
     "X and y of different length": (different_lengths, errors.DataError, "10 rows but y.npy has 9"),
     "no rows": (no_rows, errors.DataError, "no rows"),
     "NaN in X": (
-        bad_table("t", lambda X, y: (with_value(X, (123, 4), np.nan), y)), errors.DataError,
+        bad_table(lambda X, y: (with_value(X, (123, 4), np.nan), y)), errors.DataError,
         r"nan in column 4 of X in row 123 \(chunk of rows 100:200\).*--nan drop",
     ),
-    "inf in X": (bad_table("t", lambda X, y: (with_value(X, (7, 0), -np.inf), y)), errors.DataError, "-inf in column 0"),
-    "NaN in y": (bad_table("t", lambda X, y: (X, with_value(y, 5, np.nan))), errors.DataError, "1 of 300 targets"),
-    "non-numeric column": (no_parquet_rows_matter, errors.DataError, "'id'.*numeric"),
-    "constant target": (bad_table("t", lambda X, y: (X, y * 0 + 3)), errors.DataError, "one class only|constant"),
-    "constant number": (
-        lambda f, s: [*bad_table("t", lambda X, y: (X, y * 0 + 3))(f, s), "--task", "regression"], errors.DataError,
+    "inf in X": (
+        bad_table(lambda X, y: (with_value(X, (7, 0), -np.inf), y)), errors.DataError, "-inf in column 0 of X in row 7"
+    ),
+    "NaN in y": (bad_table(lambda X, y: (X, with_value(y, 5, np.nan))), errors.DataError, "1 of 300 targets"),
+    "non-numeric column": (
+        lambda f, s: [s / "labels.parquet", "--target", "size"], errors.DataError, "'id'.*numeric"
+    ),
+    "constant target": (
+        lambda f, s: [*bad_table(lambda X, y: (X, y * 0 + 3))(f, s), "--task", "regression"], errors.DataError,
         r"the target is constant \(3\)",
     ),
-    "one class only": (
-        bad_table("t", lambda X, y: (X, np.full(len(X), 2))), errors.DataError, r"one class only \(2\)"
-    ),
-    "D < 1": (lambda f, s: [s / "train.zarr", "--D", "0"], errors.InputError, "--D 0: .* from 1 to"),
-    "D is no number": (lambda f, s: [s / "train.zarr", "--D", "many"], errors.InputError, "'many' is not a valid int"),
-    "truncated chunk": (truncated_zarr, errors.DataError, "chunk with rows 0:100 of X .* truncated or corrupt"),
-    "truncated parquet": (truncated_parquet, errors.DataError, "t.parquet is truncated or corrupt"),
-    "no such kernel": (lambda f, s: [s / "train.zarr", "--kernel", "tri"], errors.InputError, "no kernel 'tri'"),
-    "no such map": (lambda f, s: [s / "train.zarr", "--map", "tri"], errors.InputError, "--map tri: .*orthogonal"),
-    "no such scaling": (lambda f, s: [s / "train.zarr", "--scaling", "x"], errors.InputError, "--scaling x: .*minmax"),
-    "no such precision": (lambda f, s: [s / "train.zarr", "--bits", "9"], errors.InputError, "--bits 9: .*8, 12"),
-    "both widths": (
-        lambda f, s: [s / "train.zarr", "--kernel", "gaussian", "--gamma", "1", "--length-scale", "2"],
-        errors.InputError, "not both",
-    ),
-    "gamma of what": (lambda f, s: [s / "train.zarr", "--gamma", "1"], errors.InputError, "name one, such as --kernel"),
-    "width zero": (lambda f, s: [s / "train.zarr", "--length-scale", "0"], errors.InputError, "--length-scale 0.0: a p"),
-    "width NaN": (lambda f, s: [s / "train.zarr", "--length-scale", "nan"], errors.InputError, "--length-scale nan: a"),
-    "lambda below zero": (lambda f, s: [s / "train.zarr", "--lambda", "-1"], errors.InputError, "--lambda -1.0: zero or"),
-    "lambda without end": (lambda f, s: [s / "train.zarr", "--lambda", "inf"], errors.InputError, "--lambda inf: zero"),
-    "hold-out of all": (lambda f, s: [s / "train.zarr", "--holdout", "1"], errors.InputError, "--holdout 1.0: a share"),
-    "odd pairs": (lambda f, s: [s / "train.zarr", "--D", "3", "--form", "pairs"], errors.InputError, "even number"),
-    "a size that is none": (lambda f, s: [s / "train.zarr", "--memory", "2XB"], errors.InputError, "write for example 2GB"),
-    "a time that is none": (
-        lambda f, s: [s / "train.zarr", "--checkpoint-every", "soon"], errors.InputError, "write for example 30s"
-    ),
-    "too little memory": (
-        lambda f, s: [s / "train.zarr", "--D", "20000", "--memory", "600MB"], errors.BudgetError,
-        r"projected to need [\d.]+ GB .* the budget is 600 MB: raise --memory, or lower --D",
-    ),
+    "one class only": (bad_table(lambda X, y: (X, np.full(len(X), 2))), errors.DataError, r"one class only \(2\)"),
     "labels as numbers": (
         lambda f, s: [s / "labels.parquet", "--target", "size", "--exclude", "id", "--task", "regression"],
         errors.DataError, "labels, not numbers",
@@ -352,27 +329,64 @@ BAD_TRAINING = {
     "numbers as labels": (
         lambda f, s: [s / "train.zarr", "--task", "classification"], errors.DataError, "more than 1000 different labels"
     ),
-    "nothing to resume": (lambda f, s: [s / "train.zarr", "--resume"], errors.InputError, "no checkpoint at .*anew"),
-    "shards of other columns": (
-        lambda f, s: [s / "parts", s / "labels.parquet", "--exclude", "size,id", "--target", "f"], errors.DataError,
-        "",
-    ),
-    "a place that is none": (
-        lambda f, s: [s / "train.zarr", "--out", s / "test.parquet" / "m.model"], errors.StorageError, "not a directory"
+    "truncated chunk": (truncated_zarr, errors.DataError, "chunk with rows 0:100 of X .* truncated or corrupt"),
+    "truncated parquet": (truncated_parquet, errors.DataError, "t.parquet is truncated or corrupt"),
+    "shards of other columns": (other_columns, errors.DataError, "train.zarr has columns 6 and .*t.zarr 5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_bad_data(shelf, tmp_path, case):
+    make, error, pattern = BAD_DATA[case]
+    check_training_refused(make(tmp_path, shelf), error, pattern, shelf, tmp_path)
+
+
+BAD_OPTIONS = {
+    "D < 1": ("--D 0", errors.InputError, "--D 0: .* from 1 to"),
+    "D is no number": ("--D many", errors.InputError, "'many' is not a valid int"),
+    "odd pairs": ("--D 3 --form pairs", errors.InputError, "even number"),
+    "no such kernel": ("--kernel tri", errors.InputError, "no kernel 'tri'"),
+    "no such map": ("--map tri", errors.InputError, "--map tri: .*orthogonal"),
+    "no such scaling": ("--scaling x", errors.InputError, "--scaling x: .*minmax"),
+    "no such precision": ("--bits 9", errors.InputError, "--bits 9: .*8, 12"),
+    "no such option": ("--kernle gaussian", errors.InputError, "No such option"),
+    "a map that does not fit the kernel": ("--kernel cauchy --map sorf", errors.InputError, "sorf .*cauchy"),
+    "both widths": ("--kernel gaussian --gamma 1 --length-scale 2", errors.InputError, "not both"),
+    "gamma of what": ("--gamma 1", errors.InputError, "name one, such as --kernel"),
+    "width zero": ("--length-scale 0", errors.InputError, "--length-scale 0.0: a positive number"),
+    "width NaN": ("--length-scale nan", errors.InputError, "--length-scale nan: a positive number"),
+    "width without end": ("--length-scale inf", errors.InputError, "--length-scale inf: a positive number"),
+    "lambda below zero": ("--lambda -1", errors.InputError, "--lambda -1.0: zero or a positive number"),
+    "lambda without end": ("--lambda inf", errors.InputError, "--lambda inf: zero or a positive number"),
+    "hold-out of all": ("--holdout 1", errors.InputError, "--holdout 1.0: a share"),
+    "a size that is none": ("--memory 2XB", errors.InputError, "'2XB' .*write for example 2GB"),
+    "a time that is none": ("--checkpoint-every soon", errors.InputError, "'soon' .*write for example 30s"),
+    "nothing to resume": ("--resume", errors.InputError, "no checkpoint at .*anew"),
+    "too little memory": (
+        "--D 20000 --memory 600MB", errors.BudgetError,
+        r"projected to need [\d.]+ GB .* the budget is 600 MB: raise --memory, or lower --D",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD_TRAINING)
-def test_bad_training(shelf, tmp_path, case):
-    make, error, pattern = BAD_TRAINING[case]
-    args = make(tmp_path, shelf)
-    out = [] if "--out" in args else ["--out", tmp_path / "m.model"]
-    checkpoint = ["--checkpoint", tmp_path / "kept"]
-    before = everything_in(tmp_path) | everything_in(shelf)
-    answer = streamrf("train", *defaults_before(args), *out, *checkpoint, "--quiet")
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_bad_options(shelf, tmp_path, case):
+    options, error, pattern = BAD_OPTIONS[case]
+    check_training_refused([shelf / "train.zarr", *options.split()], error, pattern, shelf, tmp_path)
+
+
+def test_a_place_where_nothing_can_be_made(shelf, tmp_path):
+    args = [shelf / "train.zarr", "--out", shelf / "test.parquet" / "m.model"]
+    check_training_refused(args, errors.StorageError, "test.parquet is not a directory", shelf, tmp_path)
+
+
+def check_training_refused(args, error, pattern, shelf, folder):
+    """Refused, and everything is as it was."""
+    before = everything_in(folder) | everything_in(shelf)
+    out = [] if "--out" in args else ["--out", folder / "m.model"]
+    answer = streamrf("train", *defaults_before(args), *out, "--checkpoint", folder / "kept", "--quiet")
     check_refusal(answer, error, pattern)
-    assert everything_in(tmp_path) | everything_in(shelf) == before
+    assert everything_in(folder) | everything_in(shelf) == before
 
 
 def defaults_before(args):
@@ -431,7 +445,8 @@ def test_bad_prediction(shelf, tmp_path, case):
 
 BAD_EVALUATION = {
     "no targets": (
-        lambda f, s: [s / "reg.model", write_zarr(f / "t.zarr", np.zeros((9, 6)), None)], errors.DataError, "no array 'y'"
+        lambda f, s: [s / "reg.model", write_zarr(f / "t.zarr", np.ones((9, 6)), None)],
+        errors.DataError, "no array 'y'",
     ),
     "a label it has not seen": (
         lambda f, s: [
@@ -602,6 +617,7 @@ def test_ctrl_c_keeps_what_is_done(long_road):
 
     resumed = run_alone(*command, "--resume").json
     assert (resumed["statistics_digest"], resumed["rows"]) == (digest, SLOW_ROWS)
+    assert resumed["seconds"]["pilot"] == 0
     assert not kept.exists()
 
 

@@ -36,8 +36,20 @@ from streamrf.cli.options import data_options, make_recipe, open_data, print_jso
 @click.option("--rows", type=int, default=2000, show_default=True, help="Rows to fit on, and as many to measure on.")
 @click.option("--seeds", type=int, default=3, show_default=True, help="Draws of each map.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The first of them.")
-@click.option("--task", type=click.Choice(["auto", "regression", "classification"]), default="auto", show_default=True)
-@click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True)
+@click.option(
+    "--task",
+    type=click.Choice(["auto", "regression", "classification"]),
+    default="auto",
+    show_default=True,
+    help="Numbers or classes; told from the targets by default.",
+)
+@click.option(
+    "--nan",
+    type=click.Choice(["error", "drop"]),
+    default="error",
+    show_default=True,
+    help="What to do with rows that have NaN or infinite values.",
+)
 @click.option("--plot", type=click.Path(), metavar="FILE", help="Draw errors against D: a .png, .svg or .pdf file.")
 @click.option("--overwrite", is_flag=True, help="Replace a picture that is there already.")
 @run_options

@@ -1,0 +1,178 @@
+"""The documentation: blocks run, every command and option is there, pages can be reached, links lead somewhere."""
+
+import importlib.machinery
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+
+import click
+import pytest
+from commands import PROJECT, streamrf
+from documents import LANGUAGES, RUN, blocks, make_programs, make_what_is_missing, pages
+
+from streamrf import errors, pilot
+from streamrf.cli import cli
+from streamrf.maps.frequencies import KINDS, kind_of
+
+PAGES = {str(page.relative_to(PROJECT)): page for page in pages()}
+SHELL_MARKS = re.compile(r"[|<>&;*$]")
+
+
+# -- blocks
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_has_a_language_we_know(name):
+    for block in blocks(PAGES[name]):
+        assert block.language in LANGUAGES, f"{name}:{block.line}: ```{block.language} is none of {LANGUAGES}"
+        if block.language in RUN[1:] and not block.excuse:
+            assert block.commands(), f"{name}:{block.line}: no line is a command"
+
+
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if any(b.language in RUN for b in blocks(page))])
+def test_blocks_run(name, tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    make_programs(tmp_path / "bin")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    make_light_work(monkeypatch)
+    names = {"__name__": "__main__"}
+    for block in blocks(PAGES[name]):
+        where = f"{name}:{block.line}"
+        if block.excuse or block.language not in RUN:
+            continue
+        if block.language == "python":
+            exec(compile(block.text, where, "exec"), names)
+        else:
+            for command in block.commands():
+                run_command(command, where)
+
+
+def make_light_work(monkeypatch):
+    """That commands run is the point, not how good the models are: fewer features by default, one kernel to try."""
+    monkeypatch.setattr(pilot, "KERNELS", ("gaussian",))
+    for command in every_command().values():
+        for option in command.params:
+            if option.name == "D" and option.default == 2000:
+                monkeypatch.setattr(option, "default", 60)
+
+
+def run_command(command, where):
+    wanted = int(match[1]) if (match := re.search(r"# exits with (\d+)$", command)) else 0
+    make_what_is_missing(command)
+    plain = command.split(" # ")[0].strip()
+    if plain.startswith("streamrf ") and not SHELL_MARKS.search(plain):
+        answer = streamrf(*shlex.split(plain)[1:])
+        code, said = answer.code, answer.out + answer.err
+    else:
+        done = subprocess.run(["bash", "-ec", plain], capture_output=True, text=True, timeout=120, check=False)
+        code, said = done.returncode, done.stdout + done.stderr
+    assert code == wanted, f"{where}: {command}\n{said}"
+
+
+# -- the reference of the command line
+
+
+def load_script(name):
+    loader = importlib.machinery.SourceFileLoader(name, str(PROJECT / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_up_to_date():
+    made = load_script("make_cli_reference").reference()
+    assert (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8") == made, "run scripts/make_cli_reference"
+
+
+def every_command():
+    context = click.Context(cli, info_name="streamrf")
+    return {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+
+
+@pytest.mark.parametrize("name", every_command())
+def test_every_command_and_option_is_explained(name):
+    text = (PROJECT / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = text.split(f"## streamrf {name}\n")[1].split("\n## ")[0]
+    command = every_command()[name]
+    assert command.help
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert f"| `{option.opts[0]}`" in section
+            assert option.help, f"streamrf {name} {option.opts[0]} has no help"
+
+
+def test_every_exit_code_is_listed():
+    listed = load_script("make_cli_reference").exit_codes()
+    codes = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type)} - {1}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", listed, re.MULTILINE)} == codes | {0, 130}
+
+
+# -- tables that repeat what the code says
+
+
+def table_after(page, heading):
+    """Rows of the first table after a heading, as lists of cells without code quotes."""
+    text = (PROJECT / "docs" / page).read_text(encoding="utf-8").split(heading)[1]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    table = lines[2 : next((i for i, line in enumerate(text[text.index("|") :].splitlines()) if not line), len(lines))]
+    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_defaults_without_a_pilot_are_those_documented():
+    documented = dict(table_after("pilot.md", "## Without a pilot"))
+    assert documented["scaling"] == pilot.DEFAULTS["scaling"]
+    assert documented["kernel"] == pilot.DEFAULTS["kernel"]
+    assert documented["bits"] == pilot.DEFAULTS["bits"]
+    assert documented["lambda"].startswith(f"starts at {pilot.DEFAULTS['ridge']}")
+
+
+def test_every_kind_of_frequencies_is_documented():
+    documented = dict(table_after("choosing-a-map.md", "## Frequencies"))
+    assert {kind: documented.get(kind) for kind in KINDS} == {kind: kind_of(kind).summary for kind in KINDS}
+    help_text = " ".join(streamrf("train", "--help").out.split())
+    assert all(kind in help_text for kind in KINDS)
+
+
+# -- pages and links
+
+
+def links(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", text)
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])
+def test_relative_links_lead_somewhere(name):
+    page = PROJECT / name
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{name} links to {link}"
+        if anchor:
+            assert anchor in anchors(there), f"{name} links to {link}"
+
+
+def anchors(page):
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_linked_from_the_index():
+    index = PROJECT / "docs" / "index.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    missing = [name for name, page in PAGES.items() if page.resolve() not in linked and page != index]
+    assert not missing, f"docs/index.md does not link to {missing}"
+    assert "docs/index.md" in links(PROJECT / "README.md")
+
+
+def test_nothing_names_the_machine_it_was_written_on():
+    for name in [*PAGES, "CHANGELOG.md"]:
+        text = (PROJECT / name).read_text(encoding="utf-8")
+        assert not re.search(r"/(home|root|Users|work)/|/tmp/", text), name
