@@ -1,6 +1,9 @@
 """The algebra of exact statistics: whichever way rows came and went, the bits are those of the rows that are in."""
 
+import os
 import re
+import signal
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
 
+from streamrf import plan
 from streamrf.algebra import (
     Statistics,
     Work,
@@ -19,6 +23,7 @@ from streamrf.algebra import (
     combine,
     forget,
     load_prepared,
+    memory,
     prepare,
     save_prepared,
     update,
@@ -26,9 +31,11 @@ from streamrf.algebra import (
 from streamrf.algebra.strict import retrain
 from streamrf.archive import read_archive
 from streamrf.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
+from streamrf.interrupts import Interrupted
 from streamrf.ledger import RowSet, ledger_of
 from streamrf.model import Model
 from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.shards import Shards
 from streamrf.threads import Threads
@@ -190,6 +197,13 @@ def test_other_column_names_are_refused(work):
         accumulate(prepared, named("abcdfe", SECOND), work)
     with pytest.raises(MismatchError, match="columns z are missing"):
         accumulate(prepare(named("abcdez", FIRST), FIXED, work), named("abcdef", SECOND), work)
+
+
+def test_statistics_of_other_columns_are_refused(sums, prepared):
+    renamed = [replace(sums[key], prepared=replace(prepared, feature_names=tuple(names)))
+               for key, names in (("a", "abcdef"), ("b", "abcfed"))]  # fmt: skip
+    with pytest.raises(MismatchError, match="column 'd' of one is 'f' in the other"):
+        renamed[0] + renamed[1]
 
 
 def test_data_that_cannot_be_the_same_table_is_refused(prepared, work):
@@ -613,11 +627,54 @@ def test_inspect_shows_what_is_in(shelf, tmp_path):
     assert "b.zarr, rows 400, of 400" in done("inspect", tmp_path / "m.model").out
 
 
-def test_a_budget_is_refused_before_statistics_are_read(shelf):
-    from streamrf.algebra.memory import check_budget
-
+def test_a_budget_is_refused_before_statistics_are_read(shelf, monkeypatch):
+    monkeypatch.setattr(memory, "COMPILED", 0)
+    monkeypatch.setattr(memory.memory, "resident", lambda: 0)
+    size = (shelf / "a.stats" / "statistics.safetensors").stat().st_size
+    enough_for_one = int(3 * 1.08 * size) + 1
+    memory.check_budget([shelf / "a.stats"], enough_for_one, states=1)
     with pytest.raises(BudgetError, match=r"2 statistics of .* and a matrix of twice that"):
-        check_budget([shelf / "a.stats"], 1000, states=2)
+        memory.check_budget([shelf / "a.stats"], enough_for_one, states=2)
+
+
+# -- interrupted and resumed
+
+
+class Impatient(Reporter):
+    """Presses Ctrl-C once so many rows are done."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def advanced(self, done, checkpoint_age):
+        if done == self.rows:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_update_is_interrupted_and_resumed_to_the_same_bits(tmp_path, monkeypatch, prepared, sums, work):
+    monkeypatch.setattr(plan, "SPAN_ROWS", 100)
+    kept = Settings(checkpoint=tmp_path / "kept", checkpoint_every=3600)
+    source, statistics = ArraySource(X[SECOND], y[SECOND], chunk_rows=100), sums["a"].copy()
+    with pytest.raises(Interrupted, match="200 of 400 rows are done and kept"):
+        update(statistics, source, Work(work.threads, kept, Impatient(200)))
+    assert statistics.digest() == sums["a"].digest()
+    other = prepare(rows(FIRST), FIXED.with_(seed=9), work)
+    with pytest.raises(MismatchError, match="map"):
+        accumulate(other, source, Work(work.threads, kept))
+    with pytest.raises(MismatchError, match="rows"):
+        accumulate(prepared, source, Work(work.threads, kept), rows=RowSet([(0, 300)]))
+    update(statistics, source, Work(work.threads, kept))
+    assert statistics.digest() == (sums["a"] + sums["b"]).digest()
+    assert statistics.ledger == (sums["a"] + sums["b"]).ledger
+
+
+def test_checkpoints_are_cleared_when_all_ended_well(shelf, tmp_path):
+    saving = ("--checkpoint-every", 0, "--threads", 1, "--quiet")
+    done("update", shelf / "a.stats", shelf / "b.zarr", "--out", tmp_path / "ab.stats", *saving)
+    done("forget", tmp_path / "ab.stats", shelf / "a.zarr", *saving)
+    done("accumulate", shelf / "all.prepared", shelf / "b.zarr", "--out", tmp_path / "b.stats", *saving)
+    assert {path.name for path in tmp_path.iterdir()} == {"ab.stats", "b.stats"}
+    assert digest_of(tmp_path / "ab.stats") == digest_of(tmp_path / "b.stats") == digest_of(shelf / "b.stats")
 
 
 # -- the page that explains it

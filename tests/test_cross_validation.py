@@ -9,7 +9,7 @@ import pytest
 from commands import done, streamrf
 from hypothesis import given
 from hypothesis import strategies as st
-from statistics_conformance import StatisticConformance, make_blocks
+from statistics_conformance import StatisticConformance, assert_same, make_blocks
 from tables import labelled, smooth, write_zarr
 
 from streamrf import plan
@@ -104,6 +104,20 @@ def test_folds_hold_their_rows_and_no_others():
             gram.update(alone, Block(X, y, np.arange(300)).take(place == number), threads)
             assert fold.digest() == alone.digest()
     assert np.array_equal(state.kept.table().index, np.flatnonzero(chosen_rows(np.arange(300), 0.3, 7)))
+
+
+def test_kept_rows_merge_and_leave_with_their_folds():
+    X, y = smooth(300)
+    model = train(ArraySource(X, y), FIXED).model
+    statistic = Folds(
+        Gram.on_this_machine(model.scaling, model.map, model.coding, 1), 3, share=0.4, seed=2, starts=(0,)
+    )
+    whole, cut = Block(X, y, np.arange(300)), [slice(0, 120), slice(120, 300)]
+    total, first, second = (TestFoldsConformance.total(statistic, [whole.take(part)]) for part in (slice(0, 300), *cut))
+    second += first
+    assert_same(second, total)
+    total -= first
+    assert_same(total, TestFoldsConformance.total(statistic, [whole.take(cut[1])]))
 
 
 class Impatient(Reporter):
