@@ -27,9 +27,21 @@ from streamrf.units import format_bytes
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs
 HOLDOUT_SHARE, HOLDOUT_ROWS = 0.1, 20_000
+SCORE_COPIES = 9  # of the hold-out rows' scores, alive while lambda is chosen and the calibration is fitted
 SPAN_ROWS = 65_536
 LEAST_SPAN_BYTES, MOST_SPAN_BYTES = 8 * 2**20, 256 * 2**20
 DEFAULT_BUDGET_SHARE = 0.8
+
+STAGES = {  # the parts that are alive in each
+    "pilot": ("pilot", "sample"),
+    "pass": ("statistics", "block", "reading", "hold-out rows"),
+    "solve": ("statistics", "total", "matrix", "block", "hold-out rows", "judging"),
+}
+CURES = {
+    **dict.fromkeys(("statistics", "total", "matrix", "block", "pilot"), "lower --D"),
+    **dict.fromkeys(("reading", "sample"), "store the data in smaller chunks, or with fewer columns"),
+    **dict.fromkeys(("hold-out rows", "judging"), "hold out fewer rows with --holdout"),
+}
 
 
 @dataclass
@@ -59,11 +71,15 @@ class Plan:
             self.workers.check()
         if self.projected > self.budget:
             stage = max(self.stages, key=lambda name: self.stages[name])
-            largest = max(self.parts, key=lambda name: self.parts[name])
+            largest = max(STAGES[stage], key=lambda name: self.parts[name])
+            what = f"the largest part is {largest}, {format_bytes(self.parts[largest])}"
+            cure = f"raise --memory, or {CURES[largest]}"
+            if self.reserved > self.budget:
+                what = f"Python and its libraries alone take up to {format_bytes(self.reserved)}"
+                cure = f"set --memory to {format_bytes(1.1 * self.projected)} or more"
             raise BudgetError(
-                f"this run is projected to need {format_bytes(self.projected)} (in the {stage} stage; the largest part"
-                f" is {largest}, {format_bytes(self.parts[largest])}), the budget is {format_bytes(self.budget)}:"
-                f" raise --memory, or lower {'--D' if largest in ('statistics', 'matrix') else 'the size of chunks'}"
+                f"this run is projected to need {format_bytes(self.projected)} (in the {stage} stage; {what}), the"
+                f" budget is {format_bytes(self.budget)}: {cure}"
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -74,11 +90,14 @@ class Plan:
         return {**document, "workers": self.workers.to_json()} if self.workers else document
 
 
-def make_plan(source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int | None) -> Plan:
-    """Sizes from shapes alone; nothing is read."""
-    reserved = memory.resident() + COMPILED
+def make_plan(
+    source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int | None, classes: bool = False,
+    reserved: int | None = None,
+) -> Plan:  # fmt: skip
+    """Sizes from shapes alone; nothing is read. ``classes`` says that the outputs are known to be those of classes."""
+    reserved = reserved or memory.resident() + COMPILED
     budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
-    layout = _layout(recipe, outputs)
+    layout = _layout(recipe, outputs, classes)
     folds = recipe.cv or 1
     parts = _parts(source, recipe, layout, threads, outputs)
     parts["statistics"] *= folds
@@ -88,19 +107,15 @@ def make_plan(source: Source, recipe: Recipe, *, outputs: int, threads: int, bud
     parts["reading"] = max(source.read_bytes(span) + (1 + AHEAD) * source.block_bytes(span) for span in spans)
     share = holdout_share(recipe, source.n_rows)
     parts["hold-out rows"] = int(source.n_rows * share * (8 * outputs + 8 + source.n_features * 8))
+    parts["judging"] = int(source.n_rows * share * 8 * outputs * SCORE_COPIES)
     parts["total"] = 8 * layout.length if recipe.cv else 0
-    stages = {
-        "pilot": parts["pilot"] + parts["sample"],
-        "pass": parts["statistics"] + parts["block"] + parts["reading"] + parts["hold-out rows"],
-        "solve": parts["statistics"] + parts["total"] + parts["matrix"] + parts["block"] + parts["hold-out rows"],
-    }
-    stages = {name: reserved + int(SLACK * size) for name, size in stages.items()}
+    stages = {name: reserved + int(SLACK * sum(parts[part] for part in alive)) for name, alive in STAGES.items()}
     why = f"the {recipe.D} x {recipe.D} system fits in memory, and one pass of exact sums solves it for every lambda"
     return Plan(budget, reserved, parts, stages, SPAN_ROWS, span_bytes, share, _passes(recipe), "cholesky", why)
 
 
-def _layout(recipe: Recipe, outputs: int) -> Layout:
-    digits = max(count for _, count in DIGITS.values())
+def _layout(recipe: Recipe, outputs: int, classes: bool = False) -> Layout:
+    digits = 1 if classes else max(count for _, count in DIGITS.values())
     return Layout(recipe.D + 1 + outputs * digits)
 
 

@@ -154,6 +154,7 @@ class Training:
         checkpoint, saved = self._open_checkpoint()
         if saved:
             prepared = Prepared.from_parts(saved.extra, saved.arrays)
+            self._make_room_for(prepared.coding)
         else:
             with self._timed("pilot"):
                 prepared = self.prepare()
@@ -181,16 +182,28 @@ class Training:
         return state
 
     def _plan(self) -> Plan:
-        outputs = max(self.source.n_outputs, 1)
-        plan = make_plan(
-            self.source, self.recipe, outputs=outputs, threads=self.threads.count, budget=self.settings.memory
+        return self._agreed(self._sized(max(self.source.n_outputs, 1)))
+
+    def _sized(self, outputs: int, **known: Any) -> Plan:
+        return make_plan(
+            self.source, self.recipe, outputs=outputs, threads=self.threads.count, budget=self.settings.memory, **known
         )
+
+    def _agreed(self, plan: Plan) -> Plan:
+        """The plan, shown and found to fit."""
         self.reporter.planned(plan)
         plan.workers = self.engine.needs(plan.reserved, plan.parts)
         if plan.workers:
             self.reporter.note(plan.workers.describe())
         plan.check()
         return plan
+
+    def _make_room_for(self, coding: TargetCoding) -> None:
+        """Plan again now that the classes are counted: many of them make wide targets and wide scores."""
+        if coding.classes:
+            wider = self._sized(coding.outputs, classes=True, reserved=self.plan.reserved)
+            if wider.projected > self.plan.projected:
+                self.plan = self._agreed(wider)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -226,6 +239,7 @@ class Training:
         """
         coding = self._coding(classes)
         self.reporter.note(describe_targets(coding))
+        self._make_room_for(coding)
         rows = sample_rows(self.source.n_rows, self.source.n_features * self.source.x_dtype.itemsize, self.recipe)
         sample = draw_sample(self.source, rows, self.recipe.seed, self.recipe.nan)
         recipe, story = self._pilot(sample, coding)

@@ -1,7 +1,7 @@
 """The runnable blocks of the documentation, and the small tables that their commands name.
 
 Every fenced block is `python`, `console`, `bash`, `text` or `json`. The first three are run; one that cannot be is
-marked by a comment in the line before it, ``<!-- no-run: reason -->``. In a console block, lines that begin with `$ ` are
+marked by a comment in the line before it, ``<!-- no-run: reason -->``. In a console block, lines after `$ ` are
 commands. A table or a model that a command names and that nobody has made is made, small, by the harness; a command
 that is to fail ends with `# exits with 6`.
 """

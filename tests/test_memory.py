@@ -12,8 +12,9 @@ import zarr
 from commands import PROJECT, streamrf
 from tables import smooth
 
+from streamrf import memory
 from streamrf.calibrate import Rates
-from streamrf.plan import estimate_seconds, make_plan
+from streamrf.plan import COMPILED, estimate_seconds, make_plan
 from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource
 from streamrf.sources.zarr import ZarrSource
@@ -39,16 +40,16 @@ def measured(*args):
     return json.loads(said), json.loads(account)["peak"]
 
 
-def big_zarr(path, rows, columns, chunk, labels=False):
+def big_zarr(path, rows, columns, chunk, classes=0):
     """A table written a chunk at a time."""
     group = zarr.open_group(str(path), mode="w")
     X = group.create_array("X", shape=(rows, columns), chunks=(chunk, columns), dtype="float32")
-    y = group.create_array("y", shape=(rows,), chunks=(chunk,), dtype="int64" if labels else "float32")
+    y = group.create_array("y", shape=(rows,), chunks=(chunk,), dtype="int64" if classes else "float32")
     for start in range(0, rows, chunk):
         block = np.random.default_rng(start).standard_normal((min(chunk, rows - start), columns), dtype=np.float32)
         target = np.sin(block[:, 0]) + block[:, 1]
         X[start : start + chunk] = block
-        y[start : start + chunk] = np.digitize(target, [-0.5, 0.5]) if labels else target
+        y[start : start + chunk] = np.digitize(target, np.linspace(-1.5, 1.5, classes - 1)) if classes else target
     return path
 
 
@@ -64,17 +65,35 @@ SHAPES = {
     "narrow rows, few features": (lambda p: big_zarr(p / "t.zarr", 100_000, 8, 10_000), "--D", "50", "--bits", "8"),
     "narrow rows, many features": (lambda p: big_zarr(p / "t.zarr", 6_000, 8, 2_000), "--D", "1200", "--bits", "12"),
     "wide rows": (lambda p: big_zarr(p / "t.zarr", 6_000, 1200, 1_000), "--D", "60", "--bits", "float64"),
-    "one large chunk": (lambda p: big_zarr(p / "t.zarr", 400_000, 16, 400_000, True), "--D", "50", "--bits", "8"),
+    "one large chunk": (lambda p: big_zarr(p / "t.zarr", 400_000, 16, 400_000, 3), "--D", "50", "--bits", "8"),
+    "many classes": (
+        lambda p: big_zarr(p / "t.zarr", 80_000, 8, 20_000, 100), "--D", "50", "--bits", "8", "--task", "classification"
+    ),
     "one large row group": (lambda p: big_parquet(p / "t.parquet", 200_000, 16), "--D", "50", "--bits", "float32"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_measured_is_within_projected_is_within_budget(tmp_path, shape):
     make, *options = SHAPES[shape]
     said, peak = measured("train", make(tmp_path), *options, *FIXED, "--memory", "1GB", "--out", tmp_path / "m.model")
-    memory = said["memory"]
-    assert said["memory"]["peak"] <= peak <= memory["projected"] <= memory["budget"] == 10**9
+    report = said["memory"]
+    assert report["peak"] <= peak <= report["projected"] <= report["budget"] == 10**9
+
+
+def test_many_classes_are_planned_for_once_they_are_counted(tmp_path):
+    data = big_zarr(tmp_path / "t.zarr", 20_000, 4, 20_000, 600)
+    options = ("--D", "50", *FIXED[:-1], "--quiet", "--out", tmp_path / "m.model", "--task", "classification")
+    budget = memory.resident() + COMPILED + 200_000_000
+    answer = streamrf("train", data, *options, "--memory", budget, "--holdout", "0.5")
+    assert answer.code == 6
+    assert "hold out fewer rows with --holdout" in answer.sentence
+
+
+def test_a_budget_below_what_python_needs_says_so(tmp_path):
+    answer = streamrf("train", big_zarr(tmp_path / "t.zarr", 500, 4, 500), "--D", "50", "--memory", "100MB", "--quiet")
+    assert answer.code == 6
+    assert "Python and its libraries alone take" in answer.sentence
 
 
 def test_the_pilot_keeps_to_the_plan(tmp_path):
