@@ -9,6 +9,7 @@ import numpy as np
 
 from streamrf.errors import DataError, InputError
 from streamrf.sources.base import Source, Span
+from streamrf.sources.retries import persistently
 from streamrf.sources.screening import missing_rows
 from streamrf.sources.spans import work_spans
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
@@ -86,7 +87,7 @@ def scan_targets(source: Source) -> TargetScan:
     scan = TargetScan()
     for span in work_spans(source, READ_ROWS, 2**30):
         for start in range(span.start, span.stop, READ_ROWS):
-            scan.update(source.read_targets(Span(start, min(start + READ_ROWS, span.stop))))
+            scan.update(persistently(source.read_targets, Span(start, min(start + READ_ROWS, span.stop))))
     return scan
 
 

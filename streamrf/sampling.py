@@ -6,6 +6,7 @@ import numpy as np
 
 from streamrf.errors import DataError
 from streamrf.sources.base import Block, Source, Span
+from streamrf.sources.retries import persistently
 from streamrf.sources.screening import screen
 from streamrf.sources.spans import work_spans
 from streamrf.units import format_count
@@ -42,6 +43,6 @@ def _some(spans: list[Span], source: Source, rng: np.random.Generator) -> list[S
 
 
 def _rows_of(source: Source, span: Span, share: float, rng: np.random.Generator, nan: str) -> Block:
-    block, _ = screen(source.read(span), nan, source)
+    block, _ = screen(persistently(source.read, span), nan, source)
     count = min(len(block), int(rng.binomial(len(span), share)) if share < 1 else len(block))
     return block.take(np.sort(rng.choice(len(block), count, replace=False)))

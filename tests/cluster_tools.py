@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import dask
 import numpy as np
 from distributed import Client, LocalCluster
 
+from streamrf.reporting import Reporter
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.threads import Threads
@@ -127,3 +129,15 @@ _alone = _Alone()
 def traces(folder: Path) -> list[list[str]]:
     """The lines of all traces, in words."""
     return [line.split() for path in sorted(folder.glob("*.txt")) for line in path.read_text().splitlines()]
+
+
+class Stops(Reporter):
+    """Asks the run to stop once so many rows are done, as Ctrl-C would."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def advanced(self, done: int, checkpoint_age: float | None) -> None:
+        if done >= self.rows:
+            self.rows = 10**9
+            os.kill(os.getpid(), signal.SIGINT)

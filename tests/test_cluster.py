@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from cluster_tools import Counts, local_cluster, traces
+from cluster_tools import Counts, Stops, local_cluster, traces
 from distributed import Client
 from tables import labelled, smooth, write_zarr
 
@@ -24,6 +23,8 @@ from streamrf.cli import main
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.engines.cluster.addresses import Address, connect
+from streamrf.engines.cluster.crew import Crew
+from streamrf.engines.cluster.errands import add_sums, orders_for, sum_rows
 from streamrf.engines.cluster.needs import STATES, worker_needs
 from streamrf.errors import BudgetError, ClusterError, DataError, InputError, MismatchError, StorageError
 from streamrf.interrupts import Interrupted
@@ -177,6 +178,30 @@ class TestWorkers:
         assert not left
 
 
+def test_errands_change_nothing_they_are_given(client: Client, data: str) -> None:
+    """Else an errand that is done a second time, after its result was lost, would count rows twice."""
+    source = open_source(data)
+    statistic, crew = Counts(source.n_rows), Crew(client)
+    crew.look()
+    home = next(iter(crew.hands))
+    shared, orders = crew.share(statistic), orders_for(source, "error", "a test")
+
+    def summed(rows: Span, earlier: Any = None) -> Any:
+        return crew.give(home, sum_rows, shared, earlier, orders={**orders, "spans": [tuple(rows)]}).future
+
+    def counts(future: Any) -> np.ndarray:
+        return client.gather(future, direct=True)["arrays"]["counts"].copy()
+
+    first, second = summed(Span(0, 100)), summed(Span(100, 300))
+    before = counts(first), counts(second)
+    more = [summed(Span(300, 400), first) for _ in range(2)]
+    both = [crew.give(home, add_sums, shared, first, second).future for _ in range(2)]
+    assert np.array_equal(counts(more[0]), counts(more[1]))
+    assert np.array_equal(counts(both[0]), counts(both[1]))
+    assert counts(both[0]).sum() == 300
+    assert all(np.array_equal(counts(future), was) for future, was in zip((first, second), before, strict=True))
+
+
 def transitions_so_far(dask_scheduler: Any) -> int:
     return dask_scheduler.transition_counter
 
@@ -237,18 +262,6 @@ class TestPlan:
             engine = ClusterEngine(client)
             with pytest.raises(BudgetError, match="each worker is projected to need"):
                 train(open_source(data), FIXED.with_(D=4000), Settings(engine=engine))
-
-
-class Stops(Reporter):
-    """Asks the run to stop once so many rows are done, as Ctrl-C would."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-
-    def advanced(self, done: int, checkpoint_age: float | None) -> None:
-        if done >= self.rows:
-            self.rows = 10**9
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 class TestCheckpoints:

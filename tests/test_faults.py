@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -10,24 +11,34 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pandas as pd
 import pytest
-from cluster_tools import Counts, local_cluster, traces
+import s3fs
+import zarr
+from cluster_tools import Counts, Stops, local_cluster, traces
 from distributed import Client, WorkerPlugin
+from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.errors import ClusterError, StorageError
+from streamrf.interrupts import Interrupted
 from streamrf.recipe import Recipe
-from streamrf.sources import open_source
+from streamrf.reporting import Reporter
+from streamrf.sources import ArraySource, open_source
 from streamrf.sources.base import Span
 from streamrf.sources.retries import WAITS, persistently
 from streamrf.sources.zarr import ZarrSource
-from streamrf.training import Settings, train
+from streamrf.statistics.moments import Moments, moments_of
+from streamrf.threads import Threads
+from streamrf.training import Settings, Training, train
 
 ROWS = 6000
 QUICK = {"distributed.comm.timeouts.connect": "5s"}
@@ -346,3 +357,121 @@ def slow(client: Client, folder: Path) -> Iterator[None]:
         yield
     finally:
         client.unregister_worker_plugin("slow")
+
+
+class Weather(BaseHTTPRequestHandler):
+    """Stands between clients and a store: passes everything on, slowly, and fails where ``storm`` says so."""
+
+    protocol_version = "HTTP/1.1"
+    store = ""
+    storm: Callable[[str, int], bool] = staticmethod(lambda path, times: False)  # the object, and how often it was read
+    reads: ClassVar[Counter[str]] = Counter()
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def handle_one_request(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            super().handle_one_request()
+
+    def pass_on(self) -> None:
+        path = self.path.partition("?")[0]
+        if self.command == "GET":
+            time.sleep(0.01)
+            self.reads[path] += 1
+            if self.storm(path, self.reads[path]):
+                self.answer(500, {}, b"<Error><Code>InternalError</Code></Error>")
+                return
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        there = http.client.HTTPConnection(self.store)
+        there.request(self.command, self.path, body, dict(self.headers))
+        response = there.getresponse()
+        self.answer(response.status, dict(response.getheaders()), response.read(), response.headers["Content-Length"])
+
+    def answer(self, status: int, headers: dict[str, str], body: bytes, length: str | None = None) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", length or str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = pass_on
+
+
+@pytest.fixture(scope="class")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An S3 bucket behind the weather, with the same table as zarr and as parquet."""
+    X, y = smooth(2000)
+    with s3_bucket() as address:
+        Weather.store = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
+        group = zarr.open_group(f"{address}/t.zarr", mode="w")
+        group.create_array("X", data=X, chunks=(100, 6))
+        group.create_array("y", data=y, chunks=(1000,))
+        frame = pd.DataFrame({**{f"x{i}": X[:, i] for i in range(6)}, "y": y})
+        frame.to_parquet(f"{address}/t.parquet", row_group_size=100)
+        s3fs.S3FileSystem.clear_instance_cache()
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Weather)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+            patch.setenv("AWS_MAX_ATTEMPTS", "1")  # so that it is our own tries that count
+            yield address
+        server.shutdown()
+
+
+@pytest.fixture(scope="class")
+def remote(bucket: str) -> Iterator[Client]:
+    settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    with local_cluster(2, env=settings) as (_, client):
+        yield client
+
+
+@pytest.fixture
+def fair(monkeypatch: pytest.MonkeyPatch) -> None:
+    Weather.reads.clear()
+    monkeypatch.setattr(Weather, "storm", staticmethod(lambda path, times: False))
+
+
+@pytest.mark.usefixtures("fair")
+class TestRemoteStores:
+    @pytest.mark.parametrize(("name", "culprit"), [("t.zarr", "/X/c/7/0"), ("t.parquet", "t.parquet")])
+    def test_reads_that_fail_for_a_moment(
+        self, remote: Client, bucket: str, monkeypatch: pytest.MonkeyPatch, name: str, culprit: str
+    ) -> None:
+        X, _ = smooth(2000)
+        source = open_source(f"{bucket}/{name}")
+        source.fingerprint()  # from here on, only workers read
+        Weather.reads.clear()
+        failing = {"t.zarr": range(1, 3), "t.parquet": range(15, 17)}[name]
+        monkeypatch.setattr(Weather, "storm", staticmethod(lambda path, n: path.endswith(culprit) and n in failing))
+        found = ClusterEngine(remote, group_seconds=0.2).run(Pass.start(Moments(6), source, span_rows=200))
+        assert found.digest() == moments_of(X).digest()
+        assert max(n for path, n in Weather.reads.items() if path.endswith(culprit)) > max(failing)
+
+    def test_a_chunk_that_is_never_read(self, remote: Client, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = open_source(f"{bucket}/t.zarr")
+        monkeypatch.setattr(Weather, "storm", staticmethod(lambda path, n: path.endswith("/X/c/7/0")))
+        with pytest.raises(StorageError, match=r"rows 700:800 of X in s3://shelf/t.zarr cannot be read.*4th try"):
+            ClusterEngine(remote).run(Pass.start(Counts(2000), source))
+
+    def test_checkpoints_in_the_store_hold_no_credentials(self, remote: Client, bucket: str) -> None:
+        source, place = open_source(f"{bucket}/t.zarr"), f"{bucket}/kept"
+        expected = train(ArraySource(*smooth(2000)), FIXED).state.digest()
+        engine = ClusterEngine(remote, group_seconds=0.0)
+        settings = Settings(checkpoint=place, checkpoint_every=0.0, engine=engine)  # type: ignore[arg-type]
+        with pytest.raises(Interrupted), Threads(1) as threads:
+            Training(source, FIXED, settings, Stops(500), threads).run()
+        files = s3fs.S3FileSystem()
+        saves = files.ls(place)
+        assert saves
+        assert not any(b"very-secret" in files.cat_file(path) for path in saves)
+        with Threads(1) as threads:
+            again = Training(source, FIXED, settings, Reporter(), threads)
+            assert again.run().state.digest() == expected
+            again.clear_checkpoint()
+        files.invalidate_cache()
+        assert not files.exists(place)
