@@ -424,7 +424,7 @@ class _Watcher:
         self.saved = 0  # rows that were done at the last save
 
     def __call__(self, job: Pass[Any]) -> None:
-        age = self.clock.age if self.checkpoint else None
+        age = self.clock.age if self.saved else None
         self.training.reporter.advanced(job.done.count + job.pending, age)
         stopping = self.asked() and job.rows_left > 0
         if self.checkpoint and (stopping or self.clock.due()):

@@ -58,11 +58,11 @@ def done(*args: object) -> Answer:
     return answer
 
 
-def start(*args: object, **environment: str) -> subprocess.Popen[str]:
+def start(*args: object, stderr: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
     """Start a command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "streamrf", *map(str, args)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT, env={**os.environ, **environment},
+        stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=PROJECT, env={**os.environ, **environment},
     )  # fmt: skip
 
 

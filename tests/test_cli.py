@@ -1,7 +1,9 @@
 """The commands as a user runs them: what they print, where things go, how they end."""
 
+import contextlib
 import csv
 import json
+import os
 import random
 import re
 import shutil
@@ -619,6 +621,35 @@ def test_ctrl_c_keeps_what_is_done(long_road):
     assert (resumed["statistics_digest"], resumed["rows"]) == (digest, SLOW_ROWS)
     assert resumed["seconds"]["pilot"] == 0
     assert not kept.exists()
+
+
+def test_a_terminal_is_left_as_it_was(long_road):
+    root, _ = long_road
+    ours, theirs = os.openpty()
+    command = [word for word in long_command(root, "watched") if word != "--json"]
+    process = start(*command, stderr=theirs, TERM="xterm", COLUMNS="120")
+    os.close(theirs)
+    wait_for(lambda: list((root / "watched.model.checkpoint").glob("*.json")), process)
+    process.send_signal(signal.SIGINT)
+    seen = read_to_end(ours)
+    assert process.wait(timeout=60) == 130
+    assert "rows/s" in seen
+    assert seen.rfind("\x1b[?25h") > seen.rfind("\x1b[?25l")  # the cursor was hidden and is shown again
+    last = [
+        line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen).replace("\r", "\n").splitlines() if line.strip()
+    ]
+    assert last[-2].startswith("streamrf: stopped: ")
+    assert last[-1].startswith("continue with: streamrf train ")
+
+
+def read_to_end(terminal):
+    """All that is written to a terminal until its other end is closed."""
+    seen = b""
+    with contextlib.suppress(OSError):  # how Linux says that nobody writes any more
+        while piece := os.read(terminal, 65_536):
+            seen += piece
+    os.close(terminal)
+    return seen.decode()
 
 
 def test_kill_9_at_any_moment(long_road):

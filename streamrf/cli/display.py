@@ -85,6 +85,7 @@ class TerminalReporter(PlainReporter):
         )
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._progress.start()
+        click.get_current_context().call_on_close(self._progress.stop)  # after an error too: the cursor must come back
         self._task = self._progress.add_task(what, total=rows, completed=done, text="")
 
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
