@@ -46,9 +46,11 @@ class PlainReporter(Reporter):
     def started(self, what: str, rows: int, done: int) -> None:
         self._what, self._rows, self._first = what, rows, done
         self._begun = self._said = time.monotonic()
+        self._done = done
 
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
-        if time.monotonic() - self._said >= PLAIN_EVERY or done == self._rows:
+        complete, self._done = done == self._rows != self._done, done
+        if time.monotonic() - self._said >= PLAIN_EVERY or complete:
             self._said = time.monotonic()
             self._say(self._line(done, checkpoint_age))
 
