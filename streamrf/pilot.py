@@ -27,7 +27,7 @@ from streamrf.ridge_trial import RidgeTrial, wrong_classes
 from streamrf.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block
-from streamrf.targets import CLASSIFICATION, TargetCoding
+from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.threads import Threads
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
@@ -39,9 +39,12 @@ SMALL_D, SMALL_ROWS = 512, 8000
 PILOT_D, LARGE_ROWS, MOST_ROWS = 2048, 24_000, 96_000
 SHARE, LAST_FITS = 0.15, 6  # the last stage's fits may cost so much of the pass
 SAMPLE_BYTES = 64 * 2**20
-PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS = 2e11, 8.0, 60.0
+PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS = 1e11, 8.0, 30.0
 FINALISTS = 3
-SEARCH_BITS = "12"
+# What trials are made with. Classes are noisy targets: eight bits hold what can be learnt of them, and a penalty below
+# LEAST_RIDGE would only pick wide kernels that lean on digits far behind the point, and lose at the D of the real run.
+SEARCH_BITS = {REGRESSION: "12", CLASSIFICATION: "8"}
+LEAST_RIDGE = {REGRESSION: 1e-12, CLASSIFICATION: 1e-8}
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class PilotRun:
     ) -> None:
         self.recipe, self.coding, self.threads, self.reporter = recipe, coding, threads, reporter
         self.sample = sample
-        self.deadline = time.monotonic() + budget
+        self.budget, self.deadline = budget, time.monotonic() + budget
         self.trials: list[Trial] = []
 
     def settle(self) -> Recipe:
@@ -82,6 +85,7 @@ class PilotRun:
             finalists = [self.refine(trial, *large) for trial in finalists]
         best = min(finalists, key=lambda trial: trial.error)
         if rows > large[1]:
+            self.deadline = time.monotonic() + self.budget  # the stage that matters most is not to starve
             best = self.refine(best, large[0], rows)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
@@ -121,7 +125,7 @@ class PilotRun:
         """From the median heuristic outward by factors of two, as long as it gets better."""
         scaling, kernel = pair
         start = self.recipe.length_scale or self.median(scaling, kernel)
-        return self.descend(Trial(scaling, kernel, start, D, SEARCH_BITS, rows), 2.0)
+        return self.descend(Trial(scaling, kernel, start, D, SEARCH_BITS[self.coding.task], rows), 2.0)
 
     def refine(self, trial: Trial, D: int, rows: int) -> Trial:
         """Once more at larger D and on more rows, in smaller steps; lambda moves little."""
@@ -172,7 +176,8 @@ class PilotRun:
     def _ridges(self, trial: Trial) -> tuple[float, ...]:
         if self.recipe.ridge is not None:
             return (self.recipe.ridge,)
-        return RIDGES if not trial.ridge else tuple(trial.ridge * 10.0**e for e in (-2, -1, 0, 1))
+        ridges = RIDGES if not trial.ridge else tuple(trial.ridge * 10.0**e for e in (-2, -1, 0, 1))
+        return tuple(ridge for ridge in ridges if ridge >= LEAST_RIDGE[self.coding.task])
 
     def _map(self, trial: Trial) -> FourierMap:
         kernel = make_kernel(trial.kernel, length_scale=trial.length_scale)
@@ -201,8 +206,8 @@ class PilotRun:
 
 
 def budget_seconds(rows: int, D: int) -> float:
-    """Time after which no new width is tried: a fifth of the pass that follows, on a machine of two modest cores."""
-    return float(np.clip(0.2 * rows * D * D / PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS))
+    """Time after which no new width is tried: a tenth of the pass on a machine of two modest cores, for each half."""
+    return float(np.clip(0.1 * rows * D * D / PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS))
 
 
 def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:
