@@ -1,48 +1,57 @@
-"""A random sample of rows for the pilot: random rows of random chunks, the same for the same seed and chunking."""
+"""A random sample of rows for the pilot: short runs of rows at random places, the same whatever the chunks are."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from streamrf.errors import DataError
 from streamrf.sources.base import Block, Source, Span
-from streamrf.sources.retries import persistently
 from streamrf.sources.screening import screen
-from streamrf.sources.spans import work_spans
 from streamrf.units import format_count
 
-CHUNKS = 48  # random places to read from: enough to see past an ordering of the rows
-MAX_BYTES = 2**31  # and no more than this is read
+PLACES = 64  # runs of rows: enough to see past an ordering of the table, few enough to read
 
 
 def draw_sample(source: Source, rows: int, seed: int, nan: str) -> Block:
     """About ``rows`` rows in random order, screened."""
     rng = np.random.default_rng([seed, 0x5A4D])
-    spans = list(work_spans(source, max(256, rows // 8), 64 * 2**20))
-    chosen = _some(spans, source, rng)
-    share = min(1.0, rows / sum(map(len, chosen)))
-    parts = [_rows_of(source, span, share, rng, nan) for span in chosen]
+    runs = random_runs(source.n_rows, rows, rng)
+    parts = [screen(part, nan, source)[0] for part in _read(source, runs)]
     block = Block(
         np.concatenate([part.X for part in parts]),
         None if parts[0].y is None else np.concatenate([part.y for part in parts]),
         np.concatenate([part.index for part in parts]),
     )
     if not len(block):
-        raise DataError(f"no usable rows in a sample of {format_count(sum(map(len, chosen)))}: every one has NaN")
+        raise DataError(f"no usable rows in a sample of {format_count(sum(map(len, runs)))}: every one has NaN")
     return block.take(rng.permutation(len(block)))
 
 
-def _some(spans: list[Span], source: Source, rng: np.random.Generator) -> list[Span]:
-    picked, cost = [], 0
-    for i in rng.permutation(len(spans)):
-        picked.append(spans[i])
-        cost += source.read_bytes(spans[i])
-        if len(picked) == CHUNKS or cost > MAX_BYTES:
-            break
-    return sorted(picked)
+def random_runs(n_rows: int, rows: int, rng: np.random.Generator) -> list[Span]:
+    """All rows where they are few; else one run in each of equal parts of the table, at a random place of it."""
+    if n_rows <= rows:
+        return [Span(0, n_rows)]
+    places = min(PLACES, rows)
+    edges = np.linspace(0, n_rows, places + 1).astype(np.int64)
+    length = rows // places
+    starts = edges[:-1] + (rng.random(places) * (np.diff(edges) - length + 1)).astype(np.int64)
+    return [Span(int(start), int(start) + length) for start in starts]
 
 
-def _rows_of(source: Source, span: Span, share: float, rng: np.random.Generator, nan: str) -> Block:
-    block, _ = screen(persistently(source.read, span), nan, source)
-    count = min(len(block), int(rng.binomial(len(span), share)) if share < 1 else len(block))
-    return block.take(np.sort(rng.choice(len(block), count, replace=False)))
+def _read(source: Source, runs: list[Span]) -> Iterator[Block]:
+    """The rows of the runs in order; each chunk is read at most once."""
+    first = 0
+    for chunk in source.chunks():
+        while first < len(runs) and runs[first].stop <= chunk.start:
+            first += 1
+        inside = [_common(chunk, run) for run in runs[first:] if run.start < chunk.stop]
+        if inside:
+            span = Span(inside[0].start, inside[-1].stop) if source.has_partial_reads() else chunk
+            block = source.read(span)
+            yield from (block.take(slice(run.start - span.start, run.stop - span.start)) for run in inside)
+
+
+def _common(chunk: Span, run: Span) -> Span:
+    return Span(max(chunk.start, run.start), min(chunk.stop, run.stop))

@@ -296,3 +296,11 @@ def test_a_map_that_the_kernel_does_not_have_is_refused_with_what_to_use():
     X, y = smooth(300)
     with pytest.raises(InputError, match="orthogonal frequencies need a kernel of the Euclidean distance"):
         train(ArraySource(X, y), FIXED.with_(map="orthogonal", kernel="laplacian"))
+
+
+def test_a_table_that_is_only_sampled_gives_the_same_bits_in_any_chunks():
+    X, y = smooth(30_000, d=3)
+    found = {
+        digest(ArraySource(X, y, chunk_rows=c), FIXED.with_(D=16, length_scale=None)) for c in (777, 10_000, 30_000)
+    }
+    assert len(found) == 1

@@ -1,0 +1,41 @@
+"""The pilot's sample: random, the same for any chunking, and no row twice."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrf.errors import DataError
+from streamrf.sampling import draw_sample, random_runs
+from streamrf.sources import ArraySource
+
+N = 10_000
+X = np.arange(N, dtype=np.float64)[:, None]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 333, 10_000])
+def test_the_sample_does_not_depend_on_the_chunks(chunk):
+    one, other = (draw_sample(ArraySource(X, X[:, 0], chunk_rows=c), 1000, 3, "error") for c in (500, chunk))
+    assert np.array_equal(one.index, other.index)
+    assert np.array_equal(one.X[:, 0], one.index)
+
+
+def test_rows_come_from_all_over_the_table_in_random_order():
+    sample = draw_sample(ArraySource(X, X[:, 0], chunk_rows=100), 1000, 0, "error")
+    assert len(set(sample.index.tolist())) == len(sample) == pytest.approx(1000, abs=64)
+    assert np.histogram(sample.index, bins=10, range=(0, N))[0].min() > 50
+    assert not np.array_equal(np.sort(sample.index), sample.index)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 5))
+def test_runs_are_disjoint_in_order_and_within_the_table(n_rows, rows, seed):
+    runs = random_runs(n_rows, rows, np.random.default_rng(seed))
+    assert all(a.stop <= b.start for a, b in zip(runs, runs[1:], strict=False))
+    assert runs[0].start >= 0
+    assert runs[-1].stop <= n_rows
+    assert min(n_rows, rows) >= sum(map(len, runs)) > min(n_rows, rows) / 2
+
+
+def test_a_sample_without_usable_rows_says_so():
+    with pytest.raises(DataError, match="no usable rows in a sample of 50"):
+        draw_sample(ArraySource(np.full((50, 2), np.nan), np.zeros(50)), 100, 0, "drop")
