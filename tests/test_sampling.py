@@ -1,5 +1,7 @@
 """The pilot's sample: random, the same for any chunking, and no row twice."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +32,7 @@ def test_rows_come_from_all_over_the_table_in_random_order():
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 5))
 def test_runs_are_disjoint_in_order_and_within_the_table(n_rows, rows, seed):
     runs = random_runs(n_rows, rows, np.random.default_rng(seed))
-    assert all(a.stop <= b.start for a, b in zip(runs, runs[1:], strict=False))
+    assert all(a.stop <= b.start for a, b in pairwise(runs))
     assert runs[0].start >= 0
     assert runs[-1].stop <= n_rows
     assert min(n_rows, rows) >= sum(map(len, runs)) > min(n_rows, rows) / 2
