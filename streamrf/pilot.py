@@ -121,6 +121,18 @@ class PilotRun:
         rng = np.random.default_rng(self.recipe.seed)
         return median_length_scale(self.scaling(scaling).transform(self.sample.X[:2000]), kernel, rng)
 
+    @cache  # noqa: B019
+    def target_variance(self) -> np.ndarray:
+        """Of each output in the whole sample: a rare class may have no row among those that judge a trial."""
+        y, classes = self.sample.y, len(self.coding.classes)
+        assert y is not None
+        if not classes:
+            variance = self.coding.values(y).var(axis=0)
+        else:  # from counts, as one column a class would be wide
+            share = np.bincount(self.coding.codes(y), minlength=classes) / len(y)
+            variance = 4 * share[1:] * share[:1] if classes == 2 else share * (1 - share)
+        return np.where(variance > 0, variance, 1.0)
+
     def search(self, pair: tuple[str, str], D: int, rows: int) -> Trial:
         """From the median heuristic outward by factors of two, as long as it gets better."""
         scaling, kernel = pair
@@ -198,7 +210,7 @@ class PilotRun:
     def _judge(self, fitted: RidgeTrial, path: list[Weights], rows: Block) -> dict[str, Any]:
         """The best lambda and its errors."""
         scores, truth = fitted.scores(path, rows), self.coding.values(rows.y)  # type: ignore[arg-type]
-        scale = np.maximum(truth.var(axis=0), np.finfo(float).tiny)
+        scale = self.target_variance()
         errors = (((scores - truth[:, None]) ** 2).mean(axis=0) / scale).mean(axis=1)
         best = int(np.argmin(errors))
         wrong = float(wrong_classes(scores[:, best], truth).mean()) if self.coding.task == CLASSIFICATION else None

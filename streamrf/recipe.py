@@ -54,6 +54,7 @@ class Recipe:
         self._check("ridge", self.ridge is None or 0 <= self.ridge < inf, "zero or a positive number")
         self._check("holdout", self.holdout is None or 0 <= self.holdout < 1, "a share from 0 to below 1")
         self._check("cv", self.cv is None or 2 <= self.cv <= MAX_FOLDS, f"a number of folds from 2 to {MAX_FOLDS}")
+        self._check("seed", self.seed >= 0, "zero or a positive whole number")
         if self.kernel != AUTO:
             make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
 

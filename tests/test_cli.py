@@ -23,8 +23,13 @@ from streamrf import errors
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
 from streamrf.model import Model
+from streamrf.pilot import PilotRun
+from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource
+from streamrf.sources.base import Block
 from streamrf.statistics.moments import Moments
+from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -361,6 +366,7 @@ BAD_OPTIONS = {
     "lambda below zero": ("--lambda -1", errors.InputError, "--lambda -1.0: zero or a positive number"),
     "lambda without end": ("--lambda inf", errors.InputError, "--lambda inf: zero or a positive number"),
     "hold-out of all": ("--holdout 1", errors.InputError, "--holdout 1.0: a share"),
+    "a seed below zero": ("--seed -1", errors.InputError, "--seed -1: zero or a positive"),
     "a size that is none": ("--memory 2XB", errors.InputError, "'2XB' .*write for example 2GB"),
     "a time that is none": ("--checkpoint-every soon", errors.InputError, "'soon' .*write for example 30s"),
     "nothing to resume": ("--resume", errors.InputError, "no checkpoint at .*anew"),
@@ -554,6 +560,23 @@ def test_the_pilot_can_be_told_what_is_known(shelf, tmp_path):
     assert (found["kernel"], found["scaling"], found["bits"]) == ("laplacian", "standard", "12")
     assert found["length_scale"] > 0
     assert found["ridge"] > 0
+
+
+def test_a_rare_class_does_not_rule_the_pilot(tmp_path):
+    X, y = labelled(400, 3)
+    y[7] = 3  # the only row of its class: it is not among those that judge a trial, or not among those that fit it
+    data = write_zarr(tmp_path / "t.zarr", X, y)
+    done("train", data, "--D", "16", "--kernel", "gaussian", "--threads", "1", "--quiet", "--out", tmp_path / "m.model")
+    story = json.loads((tmp_path / "m.model" / "model.json").read_text())["story"]
+    assert max(trial["error"] for trial in story["pilot"]) < 5  # in variances of the targets
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_variances_of_classes_come_from_counts(classes):
+    X, y = labelled(300, classes)
+    coding = TargetCoding.classification(tuple(range(classes)))
+    run = PilotRun(Block(X, y, np.arange(300)), coding, Recipe(), Threads(1, limit_blas=False), 1.0, Reporter())
+    assert run.target_variance() == pytest.approx(coding.values(y).var(axis=0))
 
 
 def test_gamma_is_a_width(shelf, tmp_path):
