@@ -83,7 +83,9 @@ def atomic_directory(path: AnyPath, *, overwrite: bool = False) -> Iterator[Path
 def refuse_existing(path: Path) -> None:
     """ExistsError where there is anything at ``path``."""
     if os.path.lexists(path):
-        raise ExistsError(f"{path} exists already; choose another name, or replace it with --overwrite (in Python: overwrite=True).")
+        raise ExistsError(
+            f"{path} exists already; choose another name, or replace it with --overwrite (in Python: overwrite=True)."
+        )
 
 
 def check_place(path: AnyPath) -> None:
