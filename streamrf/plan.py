@@ -164,7 +164,8 @@ def estimate_seconds(plan: Plan, source: Source, recipe: Recipe, outputs: int, r
     n, D, d = source.n_rows, recipe.D, source.n_features
     compute = n * D / rates.features(d) + n * float(_layout(recipe, outputs).size) ** 2 / rates.gram
     read = n * d * source.x_dtype.itemsize / rates.read
-    solves = 2 if recipe.ridge is not None else 6
+    lambdas = 1 if recipe.ridge is not None else 6
+    solves = 1 + lambdas if not recipe.cv else recipe.cv * (lambdas + 1) + 2
     seconds = {
         "pilot": 0.0 if recipe.pilot == "none" else budget_seconds(n, D),
         "pass": max(compute, read) * plan.passes,

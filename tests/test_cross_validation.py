@@ -14,9 +14,10 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf import plan
 from streamrf.algebra import Statistics
+from streamrf.calibrate import Rates
 from streamrf.errors import InputError
 from streamrf.interrupts import Interrupted
-from streamrf.plan import make_plan
+from streamrf.plan import estimate_seconds, make_plan
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.scaling import fit_scaling
@@ -298,6 +299,16 @@ def test_the_plan_counts_a_state_for_each_fold():
     )
     assert folded.parts["statistics"] == 5 * plain.parts["statistics"]
     assert folded.stages["solve"] - plain.stages["solve"] >= 5 * plain.parts["statistics"]
+
+
+def test_the_plan_counts_the_solves_of_each_fold():
+    source, rates = ArraySource(*smooth(400)), Rates(1e9, 1e9, 1e11, 1e10)
+    seconds = {}
+    for cv in (None, 5):
+        recipe = FIXED.with_(cv=cv)
+        plan_ = make_plan(source, recipe, outputs=1, threads=1, budget=None)
+        seconds[cv] = estimate_seconds(plan_, source, recipe, 1, rates)["solve"]
+    assert seconds[5] == pytest.approx(37 / 7 * seconds[None])  # six lambdas, the kept rows, the last solve and GCV
 
 
 def test_train_cv_as_a_command(tmp_path):
