@@ -1,5 +1,7 @@
 """The fused kernel against plain numpy, and bit for bit against itself in any blocking."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,7 +57,7 @@ def test_bits_do_not_depend_on_the_block(sizes, threads, d):
     X, W, b = problem(n, d, 50)
     whole = features(X, W, b, np.int16, 2047, threads=threads)
     cuts = np.cumsum([0, *sizes])
-    parts = [features(X[i:j], W, b, np.int16, 2047) for i, j in zip(cuts[:-1], cuts[1:], strict=True)]
+    parts = [features(X[i:j], W, b, np.int16, 2047) for i, j in pairwise(cuts)]
     assert np.array_equal(whole, np.concatenate(parts))
 
 
