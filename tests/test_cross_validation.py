@@ -29,7 +29,7 @@ from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import chosen_rows
 from streamrf.threads import Threads
 from streamrf.training import Settings, train
-from streamrf.validation import FoldPath, GcvPath, LambdaWalk, generalised_error, squared_errors
+from streamrf.validation import HAIR, FoldPath, GcvPath, LambdaWalk, generalised_error, squared_errors
 
 FIXED = Recipe(D=48, kernel="gaussian", length_scale=1.5, scaling="standard", bits="12", pilot="none")
 
@@ -234,7 +234,7 @@ def test_the_walk_ends_near_the_bottom_of_a_valley(bottom, start):
     walk = Valley(10.0**bottom)
     found = walk.choose(10.0**start)
     assert abs(math.log10(found) - bottom) <= 0.5 + 1e-6
-    assert walk.best == min(walk.tried.values())
+    assert walk.best * (1 - HAIR) <= min(walk.tried.values()) <= walk.best
 
 
 def test_a_fixed_lambda_is_only_judged():
