@@ -15,7 +15,7 @@ import numpy as np
 
 from streamrf.errors import FileFormatError, InputError, NumericalError
 from streamrf.maps.base import FeatureMap
-from streamrf.products import Layout, Product, choose_product
+from streamrf.products import PRODUCT_ROWS, Layout, Product, choose_product
 from streamrf.products.there import ChosenThere
 from streamrf.scaling import Scaling
 from streamrf.sources.base import Block
@@ -111,6 +111,11 @@ class Gram(Statistic[GramState]):
         """Whether a state is so small that each thread can have its own."""
         return self.nbytes() <= SMALL_STATE
 
+    @property
+    def block_rows(self) -> int:
+        """Rows mapped and multiplied at once: more where they are short, so that Python is called less often."""
+        return max(self.product.rows, PRODUCT_ROWS) if self.is_small else self.product.rows
+
     def _each_thread_its_rows(self, state: GramState, block: Block, threads: Threads, skip: np.ndarray | None) -> None:
         step = -(-len(block) // threads.count)
 
@@ -124,7 +129,7 @@ class Gram(Statistic[GramState]):
             state.totals += totals
 
     def _add(self, totals: np.ndarray, block: Block, threads: Threads, skip: np.ndarray | None) -> None:
-        layout, step = self.layout, self.product.rows
+        layout, step = self.layout, self.block_rows
         for first in range(0, len(block), step):
             part = slice(first, first + step)
             Z = self._augmented(block.take(part), threads)
@@ -144,12 +149,12 @@ class Gram(Statistic[GramState]):
     def _work(self) -> np.ndarray:
         if not hasattr(self._buffer, "block"):
             extra = self.layout.size - self.map.n_features
-            self._buffer.block = self.map.block(self.product.rows, self.product.dtype, extra)
+            self._buffer.block = self.map.block(self.block_rows, self.product.dtype, extra)
         return self._buffer.block
 
     def work_bytes(self, threads: int) -> int:
         """Memory of one update besides the state: the block, the scaled inputs, what the product needs."""
-        layout, rows = self.layout, self.product.rows
+        layout, rows = self.layout, self.block_rows
         block = rows * max(self.map.width, layout.size) * self.product.dtype.itemsize
         inputs = rows * self.map.n_inputs * self.map.precision.inputs.itemsize
         return block + inputs + self.product.work_bytes(layout, threads)
