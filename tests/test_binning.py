@@ -176,12 +176,6 @@ def test_the_kernel_error_shrinks_with_the_root_of_the_grids():
     assert 3.5 < few / many < 7.5  # the root of 25 is 5
 
 
-def test_grids_are_stratified():
-    widths = BinningMap.draw(Laplacian(), 2, 100, 8, 0).widths
-    quantiles = Laplacian().bin_widths(np.arange(1, 100) / 100)
-    assert (np.histogram(widths[:, 0], np.concatenate([[0], quantiles, [np.inf]]))[0] == 1).all()
-
-
 def test_shape_two_is_the_laplacian_kernel():
     U, X = np.random.default_rng(0).random((20, 3)), rows_of(5, 3)
     np.testing.assert_allclose(GammaWidths(2.0, 0.7).bin_widths(U), Laplacian(0.7).bin_widths(U), rtol=1e-12)
