@@ -50,7 +50,8 @@ def _read(source: Source, runs: list[Span]) -> Iterator[Block]:
         if inside:
             span = Span(inside[0].start, inside[-1].stop) if source.has_partial_reads() else chunk
             block = source.read(span)
-            yield from (block.take(slice(run.start - span.start, run.stop - span.start)) for run in inside)
+            # Positions and not slices: a view of a few rows would keep the whole chunk in memory.
+            yield from (block.take(np.arange(run.start - span.start, run.stop - span.start)) for run in inside)
 
 
 def _common(chunk: Span, run: Span) -> Span:

@@ -371,8 +371,8 @@ BAD_OPTIONS = {
     "a time that is none": ("--checkpoint-every soon", errors.InputError, "'soon' .*write for example 30s"),
     "nothing to resume": ("--resume", errors.InputError, "no checkpoint at .*anew"),
     "too little memory": (
-        "--D 20000 --memory 600MB", errors.BudgetError,
-        r"projected to need [\d.]+ GB .* the budget is 600 MB: raise --memory, or lower --D",
+        "--D 40000 --memory 2GB", errors.BudgetError,
+        r"projected to need [\d.]+ GB .* the budget is 2.00 GB: raise --memory, or lower --D",
     ),
 }  # fmt: skip
 

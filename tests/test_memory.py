@@ -16,6 +16,7 @@ from streamrf import memory
 from streamrf.calibrate import Rates
 from streamrf.plan import COMPILED, estimate_seconds, make_plan
 from streamrf.recipe import Recipe
+from streamrf.sampling import _read, draw_sample, random_runs
 from streamrf.sources import ArraySource
 from streamrf.sources.zarr import ZarrSource
 
@@ -105,15 +106,25 @@ def test_the_pilot_keeps_to_the_plan(tmp_path):
 
 
 def test_ten_times_the_rows_take_no_more_memory(tmp_path):
+    few, many = 200_000, 2_000_000  # few are enough to have every block alive that ever is
     trained, predicted = {}, {}
-    for rows in (60_000, 600_000):
+    for rows in (few, many):
         data = big_zarr(tmp_path / f"{rows}.zarr", rows, 8, 20_000)
         model = tmp_path / f"{rows}.model"
-        trained[rows] = measured("train", data, "--D", "50", "--bits", "8", *FIXED, "--out", model)[1]
+        trained[rows] = measured("train", data, "--D", "20", "--bits", "8", *FIXED, "--out", model)[1]
         out = tmp_path / f"{rows}.parquet"
         predicted[rows] = measured("predict", model, data, "--out", out, "--threads", "2", "--json")[1]
-    assert trained[600_000] <= 1.05 * trained[60_000]
-    assert predicted[600_000] <= 1.05 * predicted[60_000]
+    assert trained[many] <= 1.05 * trained[few]
+    assert predicted[many] <= 1.05 * predicted[few]
+
+
+def test_the_sample_does_not_keep_the_chunks_it_came_from():
+    X, y = smooth(4000)
+    source = ArraySource(X, y, chunk_rows=500)  # it hands out views, which a careless sample would hold on to
+    sample = draw_sample(source, 200, 0, "error")
+    parts = list(_read(source, random_runs(4000, 200, np.random.default_rng(0))))
+    assert 150 < len(sample) <= 200
+    assert not any(np.shares_memory(part.X, X) for part in parts)
 
 
 class Unreadable(ArraySource):
