@@ -349,16 +349,18 @@ class Training:
 
     def solve(self, prepared: Prepared, verdict: Verdict) -> Model:
         """Weights from the sums of all rows."""
-        weights = self._solver(prepared, verdict.gram).solve(verdict.ridge)
-        self._mention_rank(weights)
+        solver = self._solver(prepared, verdict.gram)
+        weights = solver.solve(verdict.ridge)
+        if weights.jitter:  # rare, and worth another factorisation to say how singular it is
+            weights = solver.solve(verdict.ridge, dimension=True)
+            self._mention_rank(weights)
         return prepared.model(weights, verdict.calibration, self.ledger(), {**prepared.story, **verdict.story})
 
     def _mention_rank(self, weights: Weights) -> None:
-        if weights.jitter:
-            self.reporter.note(
-                f"at lambda {weights.ridge:.3g} the system is singular to rounding (effective rank"
-                f" {weights.rank:.0f} of {len(weights.coefficients)}): solved at {weights.ridge + weights.jitter:.3g}"
-            )
+        self.reporter.note(
+            f"at lambda {weights.ridge:.3g} the system is singular to rounding (effective rank"
+            f" {weights.rank:.0f} of {len(weights.coefficients)}): solved at {weights.ridge + weights.jitter:.3g}"
+        )
 
     def _solver(self, prepared: Prepared, gram: GramState) -> RidgeSolver:
         return RidgeSolver(NormalEquations.from_state(gram, prepared.map, prepared.coding), self.threads)
