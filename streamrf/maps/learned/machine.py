@@ -1,0 +1,117 @@
+"""The linear machine on cosines and sines: its losses, and how its coefficients are fitted anew for given features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from streamrf.errors import InputError, NumericalError
+
+JITTERS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # a feature's mean square is about a half
+BLOCK = 1024
+ROUNDS = 4  # of reweighting; it starts from the last coefficients, which are nearly right already
+
+
+class Fit(NamedTuple):
+    """Scores are ``features @ coefficients + intercept``."""
+
+    coefficients: np.ndarray  # (2F, k): cosines, then sines
+    intercept: np.ndarray  # (k,)
+
+    def scores(self, Z: np.ndarray) -> np.ndarray:
+        return Z @ self.coefficients + self.intercept
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of scores g and targets t, by its slope and by the least squares problem that is its Newton step."""
+
+    name: str
+    slope: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    reweighted: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None  # row weights, working targets
+
+    def fit(self, Z: np.ndarray, Y: np.ndarray, gamma: float, start: Fit | None = None) -> Fit:
+        """Coefficients that minimise the mean loss + gamma |coefficients|^2; the intercept is free."""
+        if self.reweighted is None:
+            return Moments.of(Z, Y).ridge(gamma)
+        fit = Moments.of(Z, Y).ridge(gamma) if start is None else start
+        for _ in range(ROUNDS):
+            weights, targets = self.reweighted(fit.scores(Z), Y)
+            columns = [Moments.of(Z, targets[:, [j]], weights[:, j]).ridge(gamma) for j in range(Y.shape[1])]
+            fit = Fit(
+                np.concatenate([column.coefficients for column in columns], axis=1),
+                np.concatenate([column.intercept for column in columns]),
+            )
+        return fit
+
+
+def _logistic_step(g: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    share = _sigmoid(g)
+    curvature = np.maximum(share * (1 - share), 1e-4)  # rows that are certain keep a little weight: no division by zero
+    return curvature / 2, g + ((t + 1) / 2 - share) / curvature
+
+
+def _sigmoid(g: np.ndarray) -> np.ndarray:
+    return 0.5 * (1.0 + np.tanh(0.5 * g))
+
+
+LOSSES = {
+    "squared": Loss("squared", lambda g, t: 2 * (g - t), None),
+    "hinge": Loss("hinge", lambda g, t: -2 * t * np.maximum(1 - t * g, 0), lambda g, t: (1.0 * (t * g < 1), t)),
+    "logistic": Loss("logistic", lambda g, t: -t * _sigmoid(-t * g), _logistic_step),
+}
+
+
+def loss_named(name: str) -> Loss:
+    """``squared``, ``hinge`` (squared, so that it has a slope everywhere) or ``logistic``."""
+    if name not in LOSSES:
+        raise InputError(f"there is no loss {name!r}: choose one of {', '.join(LOSSES)}")
+    return LOSSES[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Weighted, centred second moments of features and targets: every ridge is one Cholesky factorisation of them."""
+
+    square: np.ndarray  # (2F, 2F)
+    cross: np.ndarray  # (2F, k)
+    mean: np.ndarray  # (2F,)
+    target_mean: np.ndarray  # (k,)
+
+    @classmethod
+    def of(cls, Z: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> Moments:
+        """Sums over rows divided by their number, weighted or not, so that gamma means the same for every loss."""
+        w = np.ones(len(Z), Z.dtype) if weights is None else weights.astype(Z.dtype)
+        total = max(float(w.sum(dtype=np.float64)), np.finfo(np.float64).tiny)
+        mean, target_mean = (w.astype(np.float64) @ Z) / total, (w.astype(np.float64) @ Y) / total
+        extended = np.concatenate([Z, Y.astype(Z.dtype)], axis=1)
+        products = sum_of_products(Z, extended, None if weights is None else w)
+        centred = products - total * np.outer(mean, np.concatenate([mean, target_mean]))
+        D = Z.shape[1]
+        return cls(centred[:, :D] / len(Z), centred[:, D:] / len(Z), mean, target_mean)
+
+    def ridge(self, gamma: float) -> Fit:
+        """Least squares with gamma on the diagonal, and a little more where float32 features leave it indefinite."""
+        for jitter in JITTERS:
+            A = self.square.copy()
+            A[np.diag_indices_from(A)] += gamma + jitter
+            try:
+                coefficients = cho_solve(cho_factor(A, overwrite_a=True), self.cross)
+            except np.linalg.LinAlgError:
+                continue
+            return Fit(coefficients, self.target_mean - self.mean @ coefficients)
+        raise NumericalError(f"the features of {len(self.mean)} columns are not finite: check the inputs for NaN")
+
+
+def sum_of_products(Z: np.ndarray, other: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Z' diag(weights) other: products in the features' own precision, their sum over blocks of rows in float64."""
+    total = np.zeros((Z.shape[1], other.shape[1]))
+    for start in range(0, len(Z), BLOCK):
+        part = slice(start, start + BLOCK)
+        left = Z[part] if weights is None else Z[part] * weights[part, None]
+        total += left.T @ other[part]
+    return total
