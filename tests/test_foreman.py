@@ -46,9 +46,13 @@ class MadeUpCrew:
         self.numbers = itertools.count()
         self.hands: dict[str, Hand] = {}
         self.smallest = None
+        self.time = 0.0
         self.most_states = 0
         for _ in range(workers):
             self.join()
+
+    def now(self) -> float:
+        return self.time
 
     def join(self) -> None:
         address = f"w{next(self.numbers)}"
@@ -66,6 +70,7 @@ class MadeUpCrew:
 
     def _open(self, home: str, errand: tuple[Any, ...]) -> MadeUpTicket:
         ticket = MadeUpTicket(next(self.numbers), home, errand)
+        ticket.begun = self.now()
         self.open.append(ticket)
         self.tickets[ticket.number] = ticket
         return ticket
@@ -118,6 +123,7 @@ class MadeUpCrew:
         self.hands[home] = Hand(home, 1, None, not self.hands[home].paused)
 
     def finished(self, seconds: float) -> list[MadeUpTicket]:
+        self.time += 0.5
         ready = [ticket for ticket in self.open if ticket.home in self.hands and self._can(ticket)]
         if not ready:
             return []
@@ -200,7 +206,7 @@ def test_a_stop_brings_in_what_is_finished_and_a_second_run_does_the_rest(seed: 
     def stop_soon(job: Pass[Any]) -> None:
         if job.stop and not job.pending:
             raise InterruptedError
-        if next(steps) > 20 and job.rows_left:
+        if next(steps) > 6 and job.rows_left:
             job.ask(stop=True)
 
     with pytest.raises(InterruptedError):

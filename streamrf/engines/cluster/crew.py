@@ -106,6 +106,10 @@ class Crew:
         if message["run"] == self._run:
             self.progress[message["errand"]] = message["rows"]
 
+    def now(self) -> float:
+        """Seconds on the clock of the run."""
+        return time.monotonic()
+
     def look(self) -> None:
         """See who is there, now and then."""
         if self.client.status != "running":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -51,7 +50,7 @@ class Foreman(ABC):
         self.crew, self.groups, self.pace = crew, groups, Pace(seconds)
         self.running: dict[str, Errand] = {}  # by worker
         self.patience = patience
-        self._last_help = time.monotonic()
+        self._last_help = crew.now()
 
     def step(self) -> None:
         """See who is there, give work to whoever is free, and take what is finished."""
@@ -109,7 +108,7 @@ class Foreman(ABC):
     def _succeed(self, errand: Errand) -> None:
         self._remove(errand)
         if errand.group is not None:
-            self.pace.note(errand.home, errand.group.rows, time.monotonic() - errand.ticket.begun)
+            self.pace.note(errand.home, errand.group.rows, self.crew.now() - errand.ticket.begun)
         self.accept(errand)
 
     def _remove(self, errand: Errand) -> None:
@@ -144,8 +143,8 @@ class Foreman(ABC):
     def _check_help(self) -> None:
         """Without a worker that takes work nothing moves: wait for one, but not for ever."""
         if self.running or any(not hand.paused for hand in self.crew.hands.values()):
-            self._last_help = time.monotonic()
-        if time.monotonic() - self._last_help < self.patience:
+            self._last_help = self.crew.now()
+        if self.crew.now() - self._last_help < self.patience:
             return
         waited = format_seconds(self.patience)
         if self.crew.hands:
