@@ -85,14 +85,14 @@ class Moments:
     @classmethod
     def of(cls, Z: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> Moments:
         """Sums over rows divided by their number, weighted or not, so that gamma means the same for every loss."""
-        w = np.ones(len(Z), Z.dtype) if weights is None else weights.astype(Z.dtype)
-        total = max(float(w.sum(dtype=np.float64)), np.finfo(np.float64).tiny)
-        mean, target_mean = (w.astype(np.float64) @ Z) / total, (w.astype(np.float64) @ Y) / total
-        extended = np.concatenate([Z, Y.astype(Z.dtype)], axis=1)
-        products = sum_of_products(Z, extended, None if weights is None else w)
-        centred = products - total * np.outer(mean, np.concatenate([mean, target_mean]))
-        D = Z.shape[1]
-        return cls(centred[:, :D] / len(Z), centred[:, D:] / len(Z), mean, target_mean)
+        w = np.ones(len(Z)) if weights is None else weights.astype(np.float64)
+        total = max(float(w.sum()), np.finfo(np.float64).tiny)
+        scale = None if weights is None else w.astype(Z.dtype)
+        mean = sum_of_products(Z, np.ones((len(Z), 1), Z.dtype), scale)[:, 0] / total
+        target_mean = (w @ Y) / total
+        square = sum_of_products(Z, Z, scale) - total * np.outer(mean, mean)
+        cross = sum_of_products(Z, Y.astype(Z.dtype), scale) - total * np.outer(mean, target_mean)
+        return cls(square / len(Z), cross / len(Z), mean, target_mean)
 
     def ridge(self, gamma: float) -> Fit:
         """Least squares with gamma on the diagonal, and a little more where float32 features leave it indefinite."""

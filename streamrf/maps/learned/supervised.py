@@ -22,16 +22,16 @@ from streamrf.maps.learned.machine import Fit, Loss, Moments, loss_named
 
 GAMMAS = (0.1, 0.3, 1.0)
 ETAS = (0.0, 10.0)
-ROUNDS = 60  # T of the paper
-STEPS = 40  # S of the paper
-HEAT = 0.25  # of the rounds: then only the best setting goes on
+ROUNDS, FEWEST_ROUNDS = 30, 8  # T of the paper; each fits the machine anew, which is dear for many frequencies
+STEPS = 2400  # T times S of the paper
+MANY, MOST = 512, 5000  # frequencies: from which on rounds are fewer, and at most
+HEAT = 0.25  # of the rounds: then only the best setting goes on, until a quarter of them brought nothing
 BATCH = 256
-STEP = 0.03  # of the typical size of a frequency's entry
+STEP = 0.05  # of the typical size of a frequency's entry
 LANDMARKS = 100
-PATIENCE = 15
 HELD_OUT = 0.25
 MOST_HELD_OUT = 5000
-MOST_ROWS = 16384
+MOST_ROWS = 16384  # half of it for more than 1,024 frequencies
 FINAL_RIDGES = (1.0, 0.3, 0.1, 0.01, 0.001)  # times gamma: what the machine that is fitted in the end may want
 FEWEST_ROWS = 8
 
@@ -132,7 +132,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return self.done >= self.rounds or (bool(self.history) and self.done - self.best_round > PATIENCE)
+        patience = max(2, int(self.rounds * HEAT))
+        return self.done >= self.rounds or (bool(self.history) and self.done - self.best_round > patience)
 
     def advance(self, until: int) -> Run:
         """Go on to this round, or to where the held-out rows have seen no gain for long."""
@@ -229,26 +230,35 @@ def learn_supervised(
     loss: str = "squared",
     gammas: tuple[float, ...] = GAMMAS,
     etas: tuple[float, ...] = ETAS,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
     steps: int = STEPS,
     refit: bool = True,
 ) -> SupervisedFeatures:
     """Algorithm 2 from W0 on rows in memory: X scaled, Y as numbers or as columns of classes.
 
     A quarter of the rows is held out to choose gamma, eta and the round to stop at; then, with ``refit``, all rows are
-    learned from with these choices. W0 comes back where nothing is better on the held-out rows.
+    learned from with these choices. W0 comes back where nothing is better on the held-out rows. ``steps`` of descent
+    are shared out over the ``rounds``.
     """
+    if len(W0) > MOST:
+        raise InputError(f"learning from targets is for at most {MOST:,} frequencies, not {len(W0):,}: take fewer")
     rng = np.random.default_rng(seed)
-    rows = prepared(X, Y, task)
-    order = rng.permutation(len(rows))[: MOST_ROWS + MOST_HELD_OUT]
+    rows, rounds = prepared(X, Y, task), rounds or default_rounds(len(W0))
+    order = rng.permutation(len(rows))
     held = min(MOST_HELD_OUT, max(2, int(len(order) * HELD_OUT)))
+    order = order[: held + (MOST_ROWS if len(W0) <= 2 * MANY else MOST_ROWS // 2)]
     first = Run(
         rows.take(order[held:]), rows.take(order[:held]), task, loss_named(loss), kernel, Setting(gammas[0], etas[0]),
-        W0, rounds, steps, np.random.default_rng(seed),
+        W0, rounds, max(1, steps // rounds), np.random.default_rng(seed),
     )  # fmt: skip
     runs = _race(first, gammas, etas, seed)
     winner = min(runs, key=lambda run: run.error).advance(rounds)
     return _outcome(winner, runs, rows.take(order) if refit else None, np.asarray(W0, np.float64), seed)
+
+
+def default_rounds(F: int) -> int:
+    """30, and fewer where a round is dear: a fit costs the square of the number of frequencies."""
+    return int(np.clip(ROUNDS * (MANY / F) ** 2, FEWEST_ROUNDS, ROUNDS))
 
 
 def _race(first: Run, gammas: tuple[float, ...], etas: tuple[float, ...], seed: int) -> list[Run]:
