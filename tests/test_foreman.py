@@ -15,7 +15,7 @@ from streamrf.engines.base import Pass
 from streamrf.engines.cluster import foreman
 from streamrf.engines.cluster.crew import CalledOff, Hand
 from streamrf.engines.cluster.errands import add_sums, sum_rows
-from streamrf.engines.cluster.groups import Groups, Pace, row_set, units_of
+from streamrf.engines.cluster.groups import Groups, Pace, joined, row_set, units_of
 from streamrf.engines.cluster.summing import Summing
 from streamrf.errors import BudgetError, ClusterError, DataError
 from streamrf.ledger import RowSet
@@ -169,7 +169,8 @@ def make_summing(crew: Any, rng: np.random.Generator, done: RowSet | None = None
     job.done = done or RowSet()
     left = job.done.complement(ROWS).spans()
     spans = [Span(i, min(i + 7, span.stop)) for span in left for i in range(span.start, span.stop, 7)]
-    return job, Summing(job, crew, Groups(units_of(spans), rng.permutation), {}, seconds=1.0)
+    groups = Groups(units_of(spans), rng.permutation)
+    return job, Summing(job, crew, groups, {}, seconds=1.0, fits=lambda span: len(span) < 20)
 
 
 @pytest.fixture(autouse=True)
@@ -302,11 +303,24 @@ def test_units_for_an_output_never_share_a_chunk(lengths: list[int], step: int) 
 
 def test_groups_shrink_towards_the_end_and_follow_speed() -> None:
     pace = Pace(seconds=10)
-    workers = ["fast", "slow"]
-    assert pace.rows("fast", workers, 10**6) == 0  # not known yet: one unit
+    assert pace.rows("fast", pace.total(["fast", "slow"]), 10**6) == 0  # not known yet: one unit
     pace.note("fast", 3000, 1.0)
     pace.note("slow", 1000, 1.0)
-    assert pace.rows("fast", workers, 10**9) == 30_000
-    assert pace.rows("slow", workers, 10**9) == 10_000
-    assert pace.rows("fast", workers, 8000) == 3000
-    assert pace.rows("slow", workers, 8000) == 1000
+    total = pace.total(["fast", "slow"])
+    assert pace.rows("fast", total, 10**9) == 30_000
+    assert pace.rows("slow", total, 10**9) == 10_000
+    assert pace.rows("fast", total, 8000) == 3000
+    assert pace.rows("slow", total, 8000) == 1000
+    assert pace.total(["fast", "slow", "new"]) == 6000
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 50)), min_size=1, max_size=30), st.integers(1, 200))
+def test_joined_spans_hold_the_same_rows_and_fit(gaps: list[tuple[int, int]], most: int) -> None:
+    spans, end = [], 0
+    for gap, length in gaps:
+        spans.append(Span(end + gap, end + gap + length))
+        end += gap + length
+    found = joined(spans, lambda span: len(span) <= most)
+    assert [row for span in found for row in range(*span)] == [row for span in spans for row in range(*span)]
+    assert all(len(span) <= max(most, max(map(len, spans))) for span in found)
+    assert all(a.stop < b.start or b.stop - a.start > most for a, b in itertools.pairwise(found))

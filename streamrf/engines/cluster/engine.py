@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from distributed import Client
@@ -19,13 +20,13 @@ from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.writing import Writing
 from streamrf.engines.local import remaining_spans
 from streamrf.errors import StreamRFError
-from streamrf.sources.base import Source
+from streamrf.sources.base import Source, Span
 from streamrf.sources.spans import work_spans
 from streamrf.units import format_bytes
 
 GROUP_SECONDS = 10.0  # a group that takes so long is worth its trip
 ADDING_RATE = 1e9  # bytes of states a worker adds in a second, at least
-SHARES = 16  # units of work for each worker, at least, so that the last one does not keep all others waiting
+SHARES = 64  # units of work for each worker, at least, so that the last one does not keep all others waiting
 SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20
 
 
@@ -45,27 +46,35 @@ class ClusterEngine(Engine):
 
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
         with self._crew() as crew:
-            job.span_rows = self._span_rows(crew, job.span_rows, job.rows_left)
-            groups = Groups(units_of(remaining_spans(job)), self._order)
-            orders = orders_for(job.source, job.nan, self._session)
+            units = replace(job, span_rows=self._unit_rows(crew, job.span_rows, job.rows_left))
+            groups = Groups(units_of(remaining_spans(units)), self._order)
             seconds = self._group_seconds(job.statistic.nbytes())
-            summing = Summing(job, crew, groups, orders, seconds=seconds, patience=self._patience)
-            return summing.run(watch)
+            settings = self._settings(job.source, job.span_rows, job.span_bytes) | {"seconds": seconds}
+            orders = orders_for(job.source, job.nan, self._session)
+            return Summing(job, crew, groups, orders, **settings).run(watch)
 
     def write(self, columns: Any, source: Source, parts: Any, watch: Callable[[int], None]) -> None:
         """Have ``columns(block, threads)`` of every block of the source written to ``parts`` by the workers."""
         with self._crew() as crew:
-            spans = work_spans(source, self._span_rows(crew, SPAN_ROWS, source.n_rows), SPAN_BYTES)
+            spans = work_spans(source, self._unit_rows(crew, SPAN_ROWS, source.n_rows), SPAN_BYTES)
             groups = Groups(units_of(spans, parts.step))
             orders = orders_for(source, "error", self._session)
-            writing = Writing(columns, parts, crew, groups, orders, seconds=self._seconds, patience=self._patience)
-            writing.run(watch)
+            settings = self._settings(source, SPAN_ROWS, SPAN_BYTES)
+            Writing(columns, parts, crew, groups, orders, **settings).run(watch)
+
+    def _settings(self, source: Source, rows: int, most: int) -> dict[str, Any]:
+        """What every foreman must know; ``fits`` says how much a worker may read at a time."""
+
+        def fits(span: Span) -> bool:
+            return len(span) <= rows and source.read_bytes(span) <= most
+
+        return {"seconds": self._seconds, "patience": self._patience, "fits": fits}
 
     def _group_seconds(self, state_bytes: int) -> float:
         """Adding a state to another is to take two hundredths of a group's time at most."""
         return max(self._seconds, 50 * state_bytes / ADDING_RATE) if self._seconds else 0.0
 
-    def _span_rows(self, crew: Crew, rows: int, rows_left: int) -> int:
+    def _unit_rows(self, crew: Crew, rows: int, rows_left: int) -> int:
         return max(1, min(rows, rows_left // (SHARES * max(1, len(crew.hands)))))
 
     @contextmanager

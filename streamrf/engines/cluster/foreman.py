@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from streamrf.engines.cluster.crew import CalledOff, Crew, Hand, KilledWorker, Ticket
-from streamrf.engines.cluster.groups import Group, Groups, Pace
+from streamrf.engines.cluster.groups import Group, Groups, Pace, joined
 from streamrf.errors import BudgetError, ClusterError, MissingDependencyError
+from streamrf.sources.base import Span
 from streamrf.units import format_bytes, format_seconds
 
 TICK = 0.1  # seconds between two looks at what is going on
@@ -46,8 +47,10 @@ class Errand:
 class Foreman(ABC):
     """The loop that all errands share. Whoever is free gets work; whoever is gone is made up for."""
 
-    def __init__(self, crew: Crew, groups: Groups, seconds: float, patience: float = PATIENCE) -> None:
-        self.crew, self.groups, self.pace = crew, groups, Pace(seconds)
+    def __init__(
+        self, crew: Crew, groups: Groups, seconds: float, fits: Callable[[Span], bool], patience: float = PATIENCE
+    ) -> None:
+        self.crew, self.groups, self.pace, self.fits = crew, groups, Pace(seconds), fits
         self.running: dict[str, Errand] = {}  # by worker
         self.patience = patience
         self._last_help = crew.now()
@@ -59,7 +62,11 @@ class Foreman(ABC):
         for errand in [e for e in self.running.values() if e.home not in self.crew.hands or e.ticket.is_lost]:
             self._lose(errand)
         self.see_losses()
-        for hand in self._free():
+        workers = [hand for hand in self.crew.hands.values() if not hand.paused]
+        self._rate = self.pace.total(hand.address for hand in workers)
+        for hand in workers:
+            if hand.address in self.running:
+                continue
             given = self.next_errand(hand)
             if given is not None:
                 self.running[hand.address] = given
@@ -83,12 +90,12 @@ class Foreman(ABC):
     def other_ticket(self, ticket: Ticket) -> None:  # noqa: B027 (not every foreman needs it)
         """Something ended that is not a worker's errand."""
 
-    def _free(self) -> list[Hand]:
-        return [h for h in self.crew.hands.values() if not h.paused and h.address not in self.running]
-
     def take_group(self, hand: Hand) -> Group:
-        workers = [h.address for h in self.crew.hands.values() if not h.paused]
-        return self.groups.take(self.pace.rows(hand.address, workers, self.groups.rows))
+        return self.groups.take(self.pace.rows(hand.address, self._rate, self.groups.rows))
+
+    def spans_of(self, group: Group) -> list[tuple[int, int]]:
+        """What a worker reads for a group."""
+        return [(span.start, span.stop) for span in joined(group.spans, self.fits)]
 
     def _finish(self, ticket: Ticket) -> None:
         errand = self.running.get(ticket.home)

@@ -89,14 +89,15 @@ class Pace:
         rate = rows / max(seconds, 1e-6)
         self._rates[worker] = (self._rates.get(worker, rate) + rate) / 2
 
-    def rows(self, worker: str, workers: Iterable[str], rows_left: int) -> float:
+    def total(self, workers: Iterable[str]) -> float:
+        """Rows a second of all these workers; one that is not known yet is taken for a typical one."""
+        typical = sum(self._rates.values()) / len(self._rates) if self._rates else 0.0
+        return sum(self._rates.get(worker, typical) for worker in workers)
+
+    def rows(self, worker: str, total: float, rows_left: int) -> float:
         """Rows for the next group of this worker; 0 (the least there is) for one that is not known yet."""
-        rate = self._rates.get(worker)
-        if rate is None:
-            return 0.0
-        typical = sum(self._rates.values()) / len(self._rates)
-        total = sum(self._rates.get(other, typical) for other in workers)
-        return min(rate * self.seconds, rows_left * rate / total / 2)
+        rate = self._rates.get(worker, 0.0)
+        return min(rate * self.seconds, rows_left * rate / total / 2) if rate else 0.0
 
 
 def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
@@ -108,6 +109,17 @@ def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
         for piece in _cut(span, step):
             units.setdefault(piece.start // step, []).append(piece)
     return [tuple(unit) for unit in units.values()]
+
+
+def joined(spans: Iterable[Span], fits: Callable[[Span], bool]) -> list[Span]:
+    """Neighbours as one span, as long as that fits: small units make for balance, long reads for speed."""
+    result: list[Span] = []
+    for span in spans:
+        if result and result[-1].stop == span.start and fits(Span(result[-1].start, span.stop)):
+            result[-1] = Span(result[-1].start, span.stop)
+        else:
+            result.append(span)
+    return result
 
 
 def _cut(span: Span, step: int) -> Iterable[Span]:

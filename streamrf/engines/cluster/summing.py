@@ -69,7 +69,7 @@ class Summing(Foreman, Generic[S]):
         inputs = self._take(*[p for p in self.held if p.home == hand.address and p.epoch == self.epoch][:1])
         group = self.take_group(hand)
         earlier = inputs[0].ticket.future if inputs else None
-        orders = {**self.orders, "spans": [tuple(span) for span in group.spans]}
+        orders = {**self.orders, "spans": self.spans_of(group)}
         ticket = self.crew.give(hand.address, sum_rows, self.statistic, earlier, orders=orders)
         return Errand(ticket, hand.address, self.epoch, group, inputs)
 

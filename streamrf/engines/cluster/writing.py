@@ -29,7 +29,7 @@ class Writing(Foreman):
         if not self.groups:
             return None
         group = self.take_group(hand)
-        orders = {**self.orders, "spans": [tuple(span) for span in group.spans]}
+        orders = {**self.orders, "spans": self.spans_of(group)}
         ticket = self.crew.give(hand.address, write_rows, self.columns, orders=orders)
         return Errand(ticket, hand.address, 0, group)
 

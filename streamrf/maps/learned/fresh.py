@@ -27,7 +27,7 @@ from streamrf.maps.learned.ekal import (
     weight_equations,
 )
 
-MOST_STEPS, FEWEST_STEPS, WORK = 300, 100, 300_000  # steps times frequencies
+MOST_STEPS, FEWEST_STEPS, WORK = 600, 100, 300_000  # steps times frequencies
 STEP = 0.05  # of the typical size of a frequency's entry
 SOLVE_EVERY, PER_SOLUTION = 4, 80  # steps; one more for so many frequencies: a solution costs the cube of their number
 FORGETTING = 0.2  # of the running mean of A and b, at every solution
@@ -36,7 +36,7 @@ REPORTS = 10
 
 
 def default_steps(F: int) -> int:
-    """300, and fewer for many frequencies, whose start is closer."""
+    """600, and fewer for many frequencies, whose start is closer."""
     return int(np.clip(WORK // F, FEWEST_STEPS, MOST_STEPS))
 
 
