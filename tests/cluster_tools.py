@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -129,6 +131,35 @@ _alone = _Alone()
 def traces(folder: Path) -> list[list[str]]:
     """The lines of all traces, in words."""
     return [line.split() for path in sorted(folder.glob("*.txt")) for line in path.read_text().splitlines()]
+
+
+def heaps() -> int:
+    """How many heaps the C library has made for the threads of this process."""
+    with tempfile.TemporaryFile() as file:
+        library = ctypes.CDLL(None)
+        library.fdopen.restype = ctypes.c_void_p
+        stream = ctypes.c_void_p(library.fdopen(os.dup(file.fileno()), b"w"))
+        library.malloc_info(0, stream)
+        library.fclose(stream)
+        file.seek(0)
+        return file.read().count(b"<heap nr=")
+
+
+def heaps_of_many_threads() -> tuple[int, int]:
+    """Heaps before and after thirty threads have asked for memory at the same time."""
+    before, barrier = heaps(), threading.Barrier(30)
+
+    def ask() -> None:
+        barrier.wait()
+        bytearray(10_000)
+        barrier.wait()
+
+    threads = [threading.Thread(target=ask) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return before, heaps()
 
 
 class Stops(Reporter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from cluster_tools import Counts, Stops, local_cluster, traces
+from cluster_tools import Counts, Stops, heaps_of_many_threads, local_cluster, traces
 from distributed import Client
 from tables import labelled, smooth, write_zarr
 
@@ -146,6 +147,12 @@ class TestWorkers:
             job = counted(ClusterEngine(client, group_seconds=0), data, seconds=0.01, trace=str(tmp_path))
         assert (job.state.counts == 1).all()  # Counts fails where two updates run at once
         assert {line[2] for line in traces(tmp_path) if line[0] == "update"} == {"3"}
+
+    @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library has other heaps")
+    def test_threads_of_a_worker_share_a_few_heaps(self, client: Client, data: str) -> None:
+        counted(ClusterEngine(client, group_seconds=0), data, seconds=0.1)
+        for before, after in client.run(heaps_of_many_threads).values():
+            assert before == after
 
     def test_progress_comes_from_the_workers(self, client: Client, data: str) -> None:
         source = open_source(data)
@@ -290,6 +297,24 @@ class TestCheckpoints:
             Training(source, FIXED, settings, Stops(1000), threads).run()
         assert train(source, FIXED, Settings(checkpoint=tmp_path / "kept")).state.digest() == expected
 
+    @pytest.mark.parametrize("next_engine", ["cluster", "local"])
+    def test_rows_that_are_left_out_are_counted_once(self, client: Client, tmp_path: Path, next_engine: str) -> None:
+        X, y = smooth(3000)
+        X[[3, 4, 999, 1000, 2999]] = np.nan
+        source = open_source(write_zarr(tmp_path / "t.zarr", X, y, 100))
+        recipe = FIXED.with_(nan="drop")
+        settings = Settings(
+            checkpoint=tmp_path / "kept", checkpoint_every=0.0, engine=ClusterEngine(client, group_seconds=0.0)
+        )
+        for rows in (600, 1800):
+            with pytest.raises(Interrupted), Threads(1) as threads:
+                Training(source, recipe, settings, Stops(rows), threads).run()
+        if next_engine == "local":
+            settings = Settings(checkpoint=tmp_path / "kept")
+        again, fresh = train(source, recipe, settings), train(source, recipe)
+        assert again.model.story["dropped"] == fresh.model.story["dropped"] == 5
+        assert again.state.digest() == fresh.state.digest()
+
 
 class TestOutputs:
     @pytest.fixture
@@ -311,6 +336,23 @@ class TestOutputs:
         found = read_columns(tmp_path / f"out{ending}")
         assert list(expected) == [name for name, _ in columns]
         assert all(np.array_equal(found[name], values) for name, values in expected.items())
+
+    def test_no_row_passes_through_the_driver(
+        self, client: Client, classifier: Model, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither on its way in nor on its way out."""
+        source = open_source(rows, need_targets=False)
+        source.fingerprint()
+
+        def refuse(*_: Any) -> None:
+            raise AssertionError("the driver has rows in its hands")
+
+        monkeypatch.setattr(type(source), "read", refuse)
+        monkeypatch.setattr(zarr.Array, "__setitem__", refuse)
+        engine = ClusterEngine(client)
+        with open_parts(tmp_path / "out.zarr", 3000, prediction_columns(classifier, False)) as parts:
+            predict_elsewhere(classifier, source, parts, engine=engine, reporter=Reporter(), proba=False)
+        assert (engine.run(Pass.start(Counts(3000), source)).counts == 1).all()
 
     def test_numbers_as_npy(self, client: Client, rows: str, data: str, tmp_path: Path) -> None:
         model = train(open_source(data), FIXED).model
@@ -393,6 +435,34 @@ class TestCommands:
         out = str(tmp_path / "p.zarr")
         assert run(capsys, "predict", model, data, "--out", out, "--scheduler", address)["rows"] == 6000
         assert zarr.open_group(out, mode="r")["prediction"].shape == (6000,)
+
+    def test_statistics_are_made_and_changed_on_a_cluster(
+        self, cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Every command of the algebra that reads rows, with the digests of the local engine."""
+        X, y = smooth(3000)
+        north = write_zarr(tmp_path / "north.zarr", X[:2000], y[:2000], 100)
+        south = write_zarr(tmp_path / "south.zarr", X[2000:], y[2000:], 100)
+        recipe = str(tmp_path / "recipe.prepared")
+        run(capsys, "prepare", north, *OPTIONS, "--out", recipe)
+        found: dict[str, list[str]] = {"here": [], "there": []}
+        for where, extra in (("here", []), ("there", ["--scheduler", cluster[0].scheduler_address])):
+            stats = str(tmp_path / f"{where}.stats")
+            for command in (
+                ["accumulate", recipe, north, "--out", stats], ["update", stats, south], ["forget", stats, north],
+            ):  # fmt: skip
+                found[where].append(run(capsys, *command, *extra)["statistics_digest"])
+        assert found["there"] == found["here"]
+        assert len(set(found["here"])) == 3
+
+    def test_cross_validation_on_a_cluster(
+        self, cluster: Any, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = [*OPTIONS[:-4], "--pilot", "none", "--cv", "3", "--out", str(tmp_path / "m.model"), "--overwrite"]
+        here = run(capsys, "train", data, *options)
+        there = run(capsys, "train", data, *options, "--scheduler", cluster[0].scheduler_address)
+        same = ("statistics_digest", "cross_validation", "holdout", "chosen")
+        assert [there[name] for name in same] == [here[name] for name in same]
 
     def test_workers_of_our_own(
         self, data: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -18,6 +18,7 @@ import numpy as np
 from distributed import get_worker
 
 import streamrf
+from streamrf import memory
 from streamrf.engines.cluster.crew import CalledOff
 from streamrf.engines.local import pieces, read_ahead
 from streamrf.errors import MismatchError, StorageError
@@ -78,9 +79,16 @@ def _copied(statistic: Statistic[Any], sums: Sums) -> Any:
 
 @contextmanager
 def _threads() -> Iterator[Threads]:
-    """As many threads as this worker was given."""
+    """As many threads as this worker was given, in a process that is as sparing with memory as a local run."""
+    _settle()
     with Threads(get_worker().state.nthreads) as threads:
         yield threads
+
+
+@lru_cache(maxsize=1)
+def _settle() -> None:
+    """Once in each worker: every errand brings new threads, and they are not to bring new heaps."""
+    memory.limit_heaps()
 
 
 def _read(orders: Orders, bell: _Bell) -> Iterator[tuple[Block, int]]:
