@@ -127,12 +127,25 @@ class Scorer:
         step = max(BATCH, -(-len(X) // (4 * threads.count * BATCH)) * BATCH)
 
         def batches(first: int) -> None:
-            Z = np.zeros((BATCH, self.width), self._feature_type)
+            Z = self.batch_features()
             last = min(first + step, len(X))
             for start in range(first, last, BATCH):
-                part = X[start : min(start + BATCH, last)]
-                self.map.compute(part, Z, ALONE)
-                _scores(Z, len(part), self._coefficients, self.intercept, out[start : start + len(part)])
+                stop = min(start + BATCH, last)
+                self._score(X[start:stop], Z, out[start:stop])
 
         threads.each(batches, range(0, len(X), step))
         return out
+
+    def batch_features(self) -> np.ndarray:
+        """Room for the features of one batch."""
+        return np.zeros((BATCH, self.width), self._feature_type)
+
+    def score_batch(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """(n, outputs) scores of at most BATCH scaled rows, whose features are left in Z."""
+        out = np.empty((len(X), len(self.intercept)))
+        self._score(X, Z, out)
+        return out
+
+    def _score(self, X: np.ndarray, Z: np.ndarray, out: np.ndarray) -> None:
+        self.map.compute(X, Z, ALONE)
+        _scores(Z, len(X), self._coefficients, self.intercept, out)

@@ -1,0 +1,253 @@
+"""Sums of features times what each row pulls: Z'c, where a row's pull c comes from its own scores, target and weight.
+
+A gradient of any loss, a product with Z'Z, a right-hand side: all are this one sum. A row's features are made, scored,
+pulled and dropped while they are in cache. Scores are summed in a fixed order and pulls are rounded to multiples of a
+power of two that is known before the pass, so a row adds integers that depend on nothing but the row: with integer
+features the sums are exact, and the same in any order. With float features they are sums in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numba import njit
+
+from streamrf.errors import FileFormatError, InputError
+from streamrf.maps.base import FeatureMap
+from streamrf.maps.scores import BATCH, Scorer
+from streamrf.products.base import LIMITS
+from streamrf.scaling import Scaling
+from streamrf.sources.base import Block
+from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
+from streamrf.statistics.sample import chosen_rows
+from streamrf.targets import TargetCoding
+from streamrf.threads import Threads
+
+TILE = 1024  # features whose sums stay in the first-level cache while the rows of a batch go by
+PULL_BITS = 30  # of a rounded pull; with 12-bit features 4,096 rows of them are exact in float64
+
+
+class Pull(ABC):
+    """What rows pull, given their scores: the columns of c, and the columns of losses that are summed beside it."""
+
+    outputs: int
+    losses: int = 0
+
+    @abstractmethod
+    def bounds(self, reach: np.ndarray) -> np.ndarray:
+        """(outputs,): no pull is larger, for scores that are nowhere larger than ``reach`` (scores,) and weights of 1."""
+
+    @abstractmethod
+    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pulls (n, outputs) and losses (n, self.losses) of rows, each from its own row alone."""
+
+
+@dataclass
+class GradientState(State):
+    """Z'c of every output, the sums of c itself and of the losses, and how many rows (of what weight) are in them."""
+
+    totals: np.ndarray  # (outputs, D), in units of the statistic's steps
+    pulls: np.ndarray  # (outputs,), in the same units
+    losses: np.ndarray  # (losses + 1, limbs): exact sums; the last is of the weights
+    rows: int = 0
+
+    def __iadd__(self, other: GradientState) -> Self:
+        self.totals += other.totals
+        self.pulls += other.pulls
+        self.losses += other.losses
+        self.rows += other.rows
+        carry(self.losses)
+        return self
+
+    def __isub__(self, other: GradientState) -> Self:
+        self.totals -= other.totals
+        self.pulls -= other.pulls
+        self.losses -= other.losses
+        self.rows -= other.rows
+        carry(self.losses)
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "gradient.totals": self.totals, "gradient.pulls": self.pulls, "gradient.losses": self.losses,
+            "gradient.rows": np.array([self.rows], np.int64),
+        }  # fmt: skip
+
+
+@dataclass
+class Gradient(Statistic[GradientState]):
+    """How rows pull at the features: scored with ``coefficients`` (D, scores), those of a held-out ``share`` apart."""
+
+    scaling: Scaling
+    map: FeatureMap
+    coding: TargetCoding
+    pull: Pull
+    coefficients: np.ndarray  # (D, scores), for raw features; no scores at all where the pull needs none
+    intercept: np.ndarray  # (scores,)
+    most_rows: int  # that will ever be in one state: how many bits their sums need
+    share: float = 0.0
+    seed: int = 0
+    heaviest: float = 1.0  # the largest weight of a row
+    class_weights: np.ndarray | None = None  # (classes,)
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent without what is packed for this CPU."""
+        return Gradient, (
+            self.scaling, self.map, self.coding, self.pull, self.coefficients, self.intercept, self.most_rows,
+            self.share, self.seed, self.heaviest, self.class_weights,
+        )  # fmt: skip
+
+    @property
+    def _dtype(self) -> np.dtype:
+        return self.map.precision.totals
+
+    @cached_property
+    def reach(self) -> np.ndarray:
+        """No score can be larger, by Cauchy and Schwarz: features are bounded, so z'w is by norms."""
+        longest = self.map.precision.scale * math.sqrt(self.map.n_features)
+        slack = 1 + 1e-3  # scores are summed in float32
+        return slack * (longest * np.linalg.norm(self.coefficients, axis=0) + np.abs(self.intercept))
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """(outputs,) powers of two that pulls are multiples of; ones where features are floats."""
+        if not self.map.precision.exact:
+            return np.ones(self.pull.outputs)
+        limit = LIMITS[int(self.map.precision.name)]
+        bits = min(PULL_BITS, 62 - math.ceil(math.log2(limit)) - math.ceil(math.log2(max(self.most_rows, 2))))
+        bounds = np.maximum(self.heaviest * self.pull.bounds(self.reach), np.finfo(np.float64).tiny * 2**60)
+        return np.exp2(np.ceil(np.log2(bounds)) - bits)
+
+    @property
+    def _exact_rows(self) -> int:
+        """Rows whose sums are exact in float64, or a fair share of work where nothing is."""
+        if not self.map.precision.exact:
+            return 2**16
+        return 2 ** (53 - PULL_BITS) // (LIMITS[int(self.map.precision.name)] + 1)
+
+    def zero(self) -> GradientState:
+        m = self.pull.outputs
+        return GradientState(
+            np.zeros((m, self.map.n_features), self._dtype), np.zeros(m, self._dtype), zero_sums(self.pull.losses + 1)
+        )
+
+    def nbytes(self) -> int:
+        m = self.pull.outputs
+        return 8 * (m * (self.map.n_features + 1) + (self.pull.losses + 1) * SUM_LIMBS + 1)
+
+    def load(self, arrays: dict[str, np.ndarray]) -> GradientState:
+        zero = self.zero()
+        for name, wanted in zero.arrays().items():
+            found = arrays.get(name)
+            if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
+                what = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
+                raise FileFormatError(
+                    f"{name} of a gradient is {wanted.dtype} of shape {wanted.shape}, and {what} was found"
+                )
+        return GradientState(
+            arrays["gradient.totals"],
+            arrays["gradient.pulls"],
+            arrays["gradient.losses"],
+            int(arrays["gradient.rows"][0]),
+        )
+
+    def update(self, state: GradientState, block: Block, threads: Threads) -> None:
+        if block.y is None:
+            raise InputError("the data has no targets: name them with --y or --target")
+        if self.share > 0:
+            block = block.take(~chosen_rows(block.index, self.share, self.seed))
+        if not len(block):
+            return
+        targets, weights = self.coding.values(block.y), row_weights(block, self.coding, self.class_weights)
+        step = -(-len(block) // (threads.count * BATCH)) * BATCH
+
+        def rows(first: int) -> GradientState:
+            part = slice(first, first + step)
+            return self._sum(block.X[part], targets[part], None if weights is None else weights[part])
+
+        for part in threads.map(rows, range(0, len(block), step)):
+            state += part
+
+    def _sum(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> GradientState:
+        """The state of these rows, on one thread."""
+        state, scorer = self.zero(), self._scorer
+        Z = scorer.batch_features()
+        sums = np.zeros((self.pull.outputs, Z.shape[1]))
+        losses = np.empty((len(X), self.pull.losses + 1))
+        losses[:, -1] = 1.0 if weights is None else weights
+        waiting = 0
+        for first in range(0, len(X), BATCH):
+            part = slice(first, min(first + BATCH, len(X)))
+            scores = scorer.score_batch(self.scaling.transform(X[part], self.map.precision.inputs), Z)
+            pulls, losses[part, :-1] = self.pull.of_rows(scores, targets[part])
+            if weights is not None:
+                pulls, losses[part, :-1] = pulls * weights[part, None], losses[part, :-1] * weights[part, None]
+            if self.map.precision.exact:
+                pulls = np.rint(pulls / self.steps)
+            if waiting + BATCH > self._exact_rows:
+                self._flush(state, sums)
+                waiting = 0
+            add_pulls(Z, np.ascontiguousarray(pulls.T, np.float64), sums)
+            state.pulls += pulls.sum(axis=0).astype(self._dtype)
+            waiting += BATCH
+        self._flush(state, sums)
+        add_columns(state.losses, losses)
+        state.rows = len(X)
+        return state
+
+    def _flush(self, state: GradientState, sums: np.ndarray) -> None:
+        state.totals += sums[:, : self.map.n_features].astype(self._dtype)
+        sums[:] = 0
+
+    @property
+    def _scorer(self) -> Scorer:
+        if "scorer" not in self._kept:
+            self._kept["scorer"] = Scorer(self.map, self.coefficients, self.intercept)
+        return self._kept["scorer"]
+
+    def sums(self, state: GradientState) -> tuple[np.ndarray, np.ndarray]:
+        """Z'c (outputs, D) of raw features, and the sums of c (outputs,), as numbers."""
+        return state.totals * self.steps[:, None], state.pulls * self.steps
+
+    def loss_sums(self, state: GradientState) -> tuple[np.ndarray, float]:
+        """The sums of each column of losses, and of the weights."""
+        *losses, weight = (to_float(row) for row in state.losses)
+        return np.array(losses), weight
+
+
+def row_weights(block: Block, coding: TargetCoding, class_weights: np.ndarray | None) -> np.ndarray | None:
+    """What each row counts for: its own weight times that of its class; None where all count the same."""
+    weights = getattr(block, "weights", None)
+    if class_weights is None:
+        return weights
+    by_class = class_weights[coding.codes(block.y)]  # type: ignore[arg-type]
+    return by_class if weights is None else by_class * weights
+
+
+@njit(cache=True, nogil=True)
+def add_pulls(Z: np.ndarray, C: np.ndarray, sums: np.ndarray) -> None:
+    """``sums[o] += Z[:rows]' C[o]`` for pulls C (outputs, rows): four rows at a time, a tile of features at a time."""
+    outputs, rows = C.shape
+    for first in range(0, sums.shape[1], TILE):
+        last = min(first + TILE, sums.shape[1])
+        for o in range(outputs):
+            line, total = C[o], sums[o, first:last]
+            r = 0
+            while r + 4 <= rows:
+                a, b, c, d = line[r], line[r + 1], line[r + 2], line[r + 3]
+                za, zb, zc, zd = Z[r, first:last], Z[r + 1, first:last], Z[r + 2, first:last], Z[r + 3, first:last]
+                for j in range(last - first):
+                    total[j] += (za[j] * a + zb[j] * b) + (zc[j] * c + zd[j] * d)
+                r += 4
+            while r < rows:
+                a, za = line[r], Z[r, first:last]
+                for j in range(last - first):
+                    total[j] += za[j] * a
+                r += 1

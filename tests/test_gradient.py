@@ -1,0 +1,136 @@
+"""Gradient passes against dense products; the laws of exact sums hold for them too."""
+
+import numpy as np
+import pytest
+from statistics_conformance import StatisticConformance, assert_same, make_blocks
+
+from streamrf.kernels import make_kernel
+from streamrf.maps.build import build_fourier
+from streamrf.precision import make_precision
+from streamrf.scaling import fit_scaling
+from streamrf.sources.base import Block
+from streamrf.statistics.gradient import BATCH, Gradient
+from streamrf.statistics.pulls import ScorePull, TargetPull
+from streamrf.statistics.sample import chosen_rows
+from streamrf.targets import TargetCoding
+from streamrf.threads import ALONE, Threads
+
+D, d, ROWS = 150, 4, 700
+
+
+def table(rows=ROWS, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((rows, d)).astype(np.float32)
+    return X, np.sin(X[:, 0]) + 3 + 0.1 * rng.standard_normal(rows)
+
+
+def make_gradient(bits="8", outputs=2, pull=None, **settings):
+    X, y = table()
+    coding = TargetCoding.regression(y.min()[None], y.max()[None])
+    kernel, precision = make_kernel("gaussian", length_scale=2.0), make_precision(bits)
+    map = build_fourier("mc", kernel, D, d, form="phase", precision=precision, seed=1)
+    rng = np.random.default_rng(2)
+    V = rng.standard_normal((D, outputs)) * map.amplitudes[:, None]
+    pull = pull or ScorePull(outputs)
+    if isinstance(pull, TargetPull):
+        V = V[:, :0]
+    return Gradient(fit_scaling("standard", X), map, coding, pull, V, np.zeros(V.shape[1]), 10**6, **settings)
+
+
+def features(gradient, X):
+    return gradient.map.dense(gradient.scaling.transform(X, gradient.map.precision.inputs), ALONE) / (
+        gradient.map.amplitudes
+    )
+
+
+def total(gradient, block, threads=1):
+    state = gradient.zero()
+    with Threads(threads) as pool:
+        gradient.update(state, block, pool)
+    return state
+
+
+class TestLaws(StatisticConformance):
+    @pytest.fixture(params=["8", "12"])
+    def statistic(self, request):
+        return make_gradient(request.param)
+
+    @pytest.fixture
+    def blocks(self):
+        return make_blocks(*table(), cuts=[0, 101, 102, 500])
+
+
+class TestLawsOfTargets(StatisticConformance):
+    @pytest.fixture
+    def statistic(self):
+        gradient = make_gradient()
+        return make_gradient(pull=TargetPull(gradient.coding), share=0.3, seed=5)
+
+    @pytest.fixture
+    def blocks(self):
+        return make_blocks(*table(), cuts=[0, 300, 411])
+
+
+@pytest.mark.parametrize(("bits", "tolerance"), [("8", 1e-6), ("12", 1e-6), ("float32", 1e-6), ("float64", 1e-12)])
+def test_the_pass_is_the_dense_product(bits, tolerance):
+    gradient = make_gradient(bits, outputs=5)
+    X, y = table()
+    Z = features(gradient, X)
+    scores = Z @ gradient.coefficients
+    sums, pulls = gradient.sums(total(gradient, Block(X, y, np.arange(ROWS)), threads=2))
+    expected = (Z.T @ scores).T
+    np.testing.assert_allclose(sums, expected, atol=tolerance * np.abs(expected).max())
+    np.testing.assert_allclose(pulls, scores.sum(axis=0), atol=tolerance * ROWS * np.abs(scores).max())
+
+
+def test_targets_pull_the_right_hand_side():
+    gradient = make_gradient(pull=TargetPull(make_gradient().coding))
+    X, y = table()
+    Z, offset = features(gradient, X), gradient.coding.offset[0]
+    state = total(gradient, Block(X, y, np.arange(ROWS)))
+    sums, pulls = gradient.sums(state)
+    np.testing.assert_array_equal(sums[0], Z.sum(axis=0))
+    np.testing.assert_allclose(sums[1], Z.T @ (y - offset), rtol=1e-7, atol=1e-4)
+    assert pulls[0] == ROWS
+    losses, weight = gradient.loss_sums(state)
+    assert losses[0] == pytest.approx(((y - offset) ** 2).sum(), rel=1e-12)
+    assert weight == ROWS
+
+
+def test_held_out_rows_pull_at_nothing():
+    gradient, (X, y) = make_gradient(share=0.25, seed=3), table()
+    index = np.arange(ROWS)
+    kept = ~chosen_rows(index, 0.25, 3)
+    alone = make_gradient()
+    assert 0 < kept.sum() < ROWS
+    assert_same(total(gradient, Block(X, y, index)), total(alone, Block(X[kept], y[kept], index[kept])))
+
+
+def test_sums_that_outgrow_float64_are_flushed_in_time():
+    """12-bit features and the longest pulls: more rows than one flush has, all pulling the same way."""
+    gradient = make_gradient("12", outputs=1)
+    rows = gradient._exact_rows + 3 * BATCH + 1
+    X = np.repeat(table()[0][:1], rows, axis=0)
+    state = total(gradient, Block(X, np.full(rows, 3.0), np.arange(rows)))
+    one = total(gradient, Block(X[:1], np.full(1, 3.0), np.arange(1)))
+    assert np.array_equal(state.totals, one.totals * rows)
+
+
+def test_no_pull_is_beyond_its_bound():
+    gradient, (X, _) = make_gradient(outputs=3), table()
+    scores = features(gradient, X) @ gradient.coefficients
+    assert (np.abs(scores) <= gradient.reach).all()
+
+
+def test_class_weights_count_rows_as_often():
+    X, y = table()
+    labels = (y > 3).astype(int)
+    coding = TargetCoding.classification((0, 1))
+    plain = make_gradient()
+    plain.coding = coding
+    heavy = make_gradient(class_weights=np.array([1.0, 3.0]), heaviest=3.0)
+    heavy.coding = coding
+    repeated = np.concatenate([np.arange(ROWS), np.flatnonzero(labels), np.flatnonzero(labels)])
+    expected, _ = plain.sums(total(plain, Block(X[repeated], labels[repeated], repeated)))
+    found, _ = heavy.sums(total(heavy, Block(X, labels, np.arange(ROWS))))
+    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
