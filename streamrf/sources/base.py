@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamrf.columns.document import Columns
+
 LABEL_BYTES = 64  # a guess at a string label, for memory only
 
 
@@ -33,13 +35,15 @@ class Block:
         np.ndarray | None
     )  # (n,) or (n, k > 1); integers, booleans or floats as stored; strings as "U", None where missing
     index: np.ndarray  # (n,) int64
+    weights: np.ndarray | None = None  # (n,) float64: what each row counts for, where they do not count the same
 
     def __len__(self) -> int:
         return len(self.X)
 
     def take(self, rows: Any) -> Block:
         """The block of the chosen rows (a slice, a mask or positions)."""
-        return Block(self.X[rows], None if self.y is None else self.y[rows], self.index[rows])
+        y, weights = (None if array is None else array[rows] for array in (self.y, self.weights))
+        return Block(self.X[rows], y, self.index[rows], weights)
 
 
 class Source(ABC):
@@ -51,6 +55,8 @@ class Source(ABC):
     x_dtype: np.dtype  # what ``read`` gives for X: a native boolean, integer or float of 16, 32 or 64 bits
     y_dtype: np.dtype | None  # likewise; np.dtype("U") for strings of whatever width
     feature_names: tuple[str, ...] | None
+    columns: Columns | None = None  # how raw columns became features, where they are not numbers as stored
+    target_names: tuple[str, ...] | None = None  # columns the targets come from, where they have names
 
     @property
     def has_targets(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.columns.document import Columns
 from streamrf.errors import DataError, InputError, StorageError
 from streamrf.sources.base import Source
 from streamrf.sources.failures import reading
@@ -30,15 +31,18 @@ def open_source(
     features: Sequence[str] | None = None,
     exclude: str | Sequence[str] = (),
     need_targets: bool | None = True,
+    columns: Columns | Mapping[str, Any] | None = None,
 ) -> Source:
     """Open a table for reading; only metadata is read.
 
     ``data`` is a path, a URL or a pattern; an array, or a pair ``(X, y)`` of arrays; a source; the ``spec()`` of one;
     or a list of any of these, which is read as one table. ``x`` and ``y`` name arrays (zarr, npy); ``target``,
     ``features`` and ``exclude`` name columns (parquet). With ``need_targets=False`` targets are not looked at, with
-    None they are read where there are any.
+    None they are read where there are any. ``columns`` is the coding of raw columns (parquet), as a model keeps it.
     """
-    options = {"x": x, "y": y, "target": target, "features": features, "exclude": exclude, "need_targets": need_targets}
+    options: dict[str, Any] = {"x": x, "y": y, "target": target, "features": features, "exclude": exclude}
+    options["need_targets"] = need_targets
+    options["columns"] = Columns.from_json(columns) if isinstance(columns, Mapping) else columns
     if isinstance(data, Source):
         return data
     if isinstance(data, Mapping):
@@ -92,6 +96,21 @@ def _open_pattern(pattern: str, options: dict[str, Any]) -> Source:
     if all(match.endswith(PARQUET_ENDINGS) for match in matches):
         return _open_parquet(pattern, matches, options)
     return _open_list(matches, options)
+
+
+def parquet_files(data: Any) -> list[str]:
+    """The parquet files behind a location or a list of them, in order; none where any of it is something else."""
+    if isinstance(data, str | os.PathLike):
+        location = absolute(os.fspath(data))
+        if is_pattern(location):
+            found = _matches(location)
+            return found if all(match.endswith(PARQUET_ENDINGS) for match in found) else []
+        kind = _remote_kind(location) if is_url(location) else _local_kind(location, "X")
+        return _parquet_files(location) if kind == "parquet" else []
+    if not isinstance(data, list | tuple) or not all(isinstance(item, str | os.PathLike) for item in data):
+        return []
+    parts = [parquet_files(item) for item in data]
+    return [path for part in parts for path in part] if all(parts) else []
 
 
 def _matches(pattern: str) -> list[str]:

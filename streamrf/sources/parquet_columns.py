@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamrf.columns.arrow import as_numbers, is_text
+from streamrf.columns.document import Columns
 from streamrf.errors import DataError, InputError
 from streamrf.sources.dtypes import TEXT
 from streamrf.sources.failures import listed, no_such
@@ -27,6 +29,7 @@ class Choice:
     exclude: str | Sequence[str] = ()
     y: str = "y"
     need_targets: bool | None = True
+    columns: Columns | None = None  # how raw columns become features; it names them too
 
     def spec(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -36,11 +39,12 @@ class Choice:
             "exclude": names_of(self.exclude),
             "y": self.y,
             "need_targets": self.need_targets,
+            "columns": None if self.columns is None else self.columns.to_json(),
         }
 
 
 @dataclass(frozen=True)
-class Columns:
+class Chosen:
     """Names in order, each with the numpy type it has where nothing is null."""
 
     features: dict[str, np.dtype]
@@ -60,17 +64,18 @@ class Columns:
                 raise DataError(f"column '{name}' is of type {dtype.name} in {first} but {found} in {path}")
 
 
-def choose_columns(schema: Any, where: str, choice: Choice) -> Columns:
+def choose_columns(schema: Any, where: str, choice: Choice) -> Chosen:
     """Features and targets of a file by name and type, or a sentence saying which name or type is wrong."""
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
         raise DataError(f"{where} has more than one column called '{twice[0]}': names must be unique")
     targets = target_names(schema.names, where, choice)
+    types = coded_types if choice.columns is not None else feature_types
     features = feature_names(schema.names, where, choice, targets)
-    columns = Columns(feature_types(schema, features, where), target_types(schema, targets, where))
-    if not columns.features:
+    chosen = Chosen(types(schema, features, where), target_types(schema, targets, where))
+    if not chosen.features:
         raise DataError(f"no column of {where} is left to be a feature: {listed(schema.names)}")
-    return columns
+    return chosen
 
 
 def target_names(known: Sequence[str], where: str, choice: Choice) -> list[str]:
@@ -88,6 +93,8 @@ def target_names(known: Sequence[str], where: str, choice: Choice) -> list[str]:
 
 def feature_names(known: Sequence[str], where: str, choice: Choice, targets: list[str]) -> list[str]:
     """The feature columns: those asked for, or all that are nothing else."""
+    if choice.columns is not None:
+        return _asked_features(known, where, choice.columns.names, targets)
     if choice.features is not None:
         return _asked_features(known, where, names_of(choice.features), targets)
     excluded = names_of(choice.exclude)
@@ -114,16 +121,22 @@ def feature_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np
     if wrong:
         raise DataError(
             f"column '{wrong[0]}' of {where} is of type {schema.field(wrong[0]).type}, which is not numeric:"
-            f" encode it as numbers, or leave it out with --exclude {','.join(wrong)}"
+            f" code it with --categories auto, or leave it out with --exclude {','.join(wrong)}"
         )
     return {name: dtype for name, dtype in types.items() if dtype is not None}
+
+
+def coded_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np.dtype]:
+    """Types of columns that a coding turns into numbers: for memory, and to compare files."""
+    types = {name: numpy_type(schema.field(name).type) for name in names}
+    return {name: TEXT if dtype is None else dtype for name, dtype in types.items()}
 
 
 def target_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np.dtype]:
     types: dict[str, np.dtype] = {}
     for name in names:
         dtype = numpy_type(schema.field(name).type)
-        if dtype is None:
+        if dtype is None or pa.types.is_temporal(schema.field(name).type):
             raise DataError(
                 f"target column '{name}' of {where} is of type {schema.field(name).type},"
                 " but targets must be numbers, booleans or strings"
@@ -144,10 +157,9 @@ def numpy_type(stored: Any) -> np.dtype | None:
         return numpy_type(stored.value_type)
     if pa.types.is_boolean(stored) or pa.types.is_integer(stored) or pa.types.is_floating(stored):
         return np.dtype(stored.to_pandas_dtype())
-    if pa.types.is_decimal(stored):
+    if pa.types.is_decimal(stored) or (pa.types.is_temporal(stored) and not pa.types.is_interval(stored)):
         return np.dtype(np.float64)
-    is_text = pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)
-    return TEXT if is_text else None
+    return TEXT if is_text(stored) else None
 
 
 def widened(dtype: np.dtype, has_nulls: bool) -> np.dtype:
@@ -161,13 +173,9 @@ def fill_column(out: np.ndarray, values: Any, what: str) -> None:
     """Write one decoded arrow column into ``out``, nulls as NaN (None among strings)."""
     if values.null_count and out.dtype.kind not in "fO":
         raise DataError(f"{what} has nulls that its own statistics deny: write the file anew")
-    out[:] = _plain(values).to_numpy(zero_copy_only=False)
+    out[:] = _texts(values) if out.dtype.kind == "O" else as_numbers(values)
 
 
-def _plain(values: Any) -> Any:
-    """The column in an arrow type that numpy takes as it is."""
-    if pa.types.is_dictionary(values.type):
-        return _plain(values.dictionary_decode())
-    if pa.types.is_boolean(values.type):  # with nulls these would become Python objects
-        return values.cast(pa.uint8())
-    return values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
+def _texts(values: Any) -> np.ndarray:
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return plain.to_numpy(zero_copy_only=False)

@@ -30,6 +30,7 @@ class Shards(Table):
             check_agreement(self.parts[0], other)
         first = self.parts[0]
         self.n_features, self.n_outputs, self.feature_names = first.n_features, first.n_outputs, first.feature_names
+        self.columns, self.target_names = first.columns, first.target_names
         # Parquet shards may differ in this alone: integers become floats only where there are nulls.
         self.x_dtype = np.result_type(*(part.x_dtype for part in self.parts))
         self.y_dtype = None if first.y_dtype is None else np.result_type(*_target_dtypes(self.parts))
@@ -119,6 +120,7 @@ def check_agreement(first: Source, other: Source) -> None:
         ("columns", lambda source: source.n_features),
         ("target columns", lambda source: source.n_outputs),
         ("feature names", lambda source: source.feature_names),
+        ("a coding of columns", lambda source: source.columns),
         ("types of X and y", lambda source: tuple(map(str, declared_dtypes(source)))),
     ]
     for fact, get in facts:

@@ -1,0 +1,1 @@
+"""Tables with named columns of any type, read as arrow batches one after the other."""

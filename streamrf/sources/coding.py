@@ -1,0 +1,41 @@
+"""The coding of columns for what a user names: learned where the table needs one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamrf.columns.document import Columns
+from streamrf.columns.handling import Handling
+from streamrf.reporting import Reporter
+from streamrf.sources.open import parquet_files
+
+
+def learn_coding(data: Any, handling: Handling, reporter: Reporter | None = None, **choice: Any) -> Columns | None:
+    """The coding of the features of parquet data; None where all are numbers to be taken as they are, or not parquet.
+
+    ``choice`` is what ``open_source`` takes: target, features, exclude, y, need_targets.
+    """
+    paths = parquet_files(data)
+    if not paths:
+        return None
+    from streamrf.columns.learning import needs_coding
+    from streamrf.frames.parquet import ParquetFrame
+    from streamrf.sources.parquet_columns import Choice, feature_names, target_names
+
+    frame = ParquetFrame(paths[0] if len(paths) == 1 else f"{len(paths)} files from {paths[0]} on", paths)
+    asked = Choice(**choice)
+    targets = target_names(frame.schema.names, paths[0], asked)
+    names = feature_names(frame.schema.names, paths[0], asked, targets)
+    if not names or not needs_coding(frame.schema, names, handling):
+        return None
+    return _learned(frame, names, handling, reporter or Reporter())
+
+
+def _learned(frame: Any, names: list[str], handling: Handling, reporter: Reporter) -> Columns:
+    from streamrf.columns.learning import learn_columns
+
+    reporter.started("looking at columns", frame.n_rows, 0)
+    columns = learn_columns(frame, names, handling, lambda rows: reporter.advanced(rows, None))
+    reporter.finished()
+    reporter.note(columns.describe())
+    return columns
