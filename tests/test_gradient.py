@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 
+from streamrf.errors import FileFormatError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.precision import make_precision
 from streamrf.scaling import fit_scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.gradient import BATCH, Gradient
+from streamrf.statistics.opening import Opening
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import chosen_rows
 from streamrf.targets import TargetCoding
@@ -69,6 +71,45 @@ class TestLawsOfTargets(StatisticConformance):
     @pytest.fixture
     def blocks(self):
         return make_blocks(*table(), cuts=[0, 300, 411])
+
+
+class TestLawsOfTheFirstPass(StatisticConformance):
+    @pytest.fixture
+    def statistic(self):
+        gradient = make_gradient(pull=TargetPull(make_gradient().coding), share=0.2, seed=5)
+        return Opening(gradient, 0.3, (0, 350))
+
+    @pytest.fixture
+    def blocks(self):
+        return make_blocks(*table(), cuts=[0, 300, 411])
+
+    @staticmethod
+    def kept_rows(statistic, blocks):
+        state = StatisticConformance.total(statistic, blocks)
+        return state.holdout.table().index, state.sample.table().index
+
+    def test_no_row_is_in_both_samples(self, statistic, blocks):
+        held, sampled = self.kept_rows(statistic, blocks)
+        assert len(held) > 0.1 * ROWS
+        assert len(sampled) > 0.15 * ROWS
+        assert not set(held) & set(sampled)
+
+    def test_damaged_arrays_are_refused(self, statistic, blocks):
+        arrays = self.total(statistic, blocks).arrays()
+        for name in ("gradient.totals", "dropped", "marks"):
+            with pytest.raises(FileFormatError):
+                statistic.load({key: value for key, value in arrays.items() if key != name})
+
+    def test_subtraction_may_come_before_addition(self, statistic, blocks):
+        """Not of kept rows: what was never in cannot be taken away."""
+        state = statistic.zero()
+        with pytest.raises(MismatchError):
+            state -= self.total(statistic, blocks)
+
+    def test_size_is_known_beforehand(self, statistic, blocks):
+        """Of the sums: how many rows are kept is a matter of their numbers."""
+        sums = self.total(statistic, blocks).gradient.arrays()
+        assert abs(statistic.nbytes() - sum(array.nbytes for array in sums.values())) <= 64
 
 
 @pytest.mark.parametrize(("bits", "tolerance"), [("8", 1e-6), ("12", 1e-6), ("float32", 1e-6), ("float64", 1e-12)])

@@ -88,7 +88,7 @@ def _dot_one(typing: Any, z: Any, w: Any, stride: Any, count: Any, out: Any, Z: 
 
 
 @njit(cache=True, nogil=True)
-def _scores(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
+def dot_rows(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
     """``out[r, o] = intercept[o] + Z[r] . W[o]``."""
     outputs, count = W.shape
     scratch = np.empty(GROUP, W.dtype)
@@ -148,4 +148,4 @@ class Scorer:
 
     def _score(self, X: np.ndarray, Z: np.ndarray, out: np.ndarray) -> None:
         self.map.compute(X, Z, ALONE)
-        _scores(Z, len(X), self._coefficients, self.intercept, out)
+        dot_rows(Z, len(X), self._coefficients, self.intercept, out)

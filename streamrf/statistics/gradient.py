@@ -41,7 +41,7 @@ class Pull(ABC):
 
     @abstractmethod
     def bounds(self, reach: np.ndarray) -> np.ndarray:
-        """(outputs,): no pull is larger, for scores that are nowhere larger than ``reach`` (scores,) and weights of 1."""
+        """(outputs,): no pull of a row of weight 1 is larger, for scores that are nowhere larger than ``reach``."""
 
     @abstractmethod
     def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -165,6 +165,7 @@ class Gradient(Statistic[GradientState]):
             block = block.take(~chosen_rows(block.index, self.share, self.seed))
         if not len(block):
             return
+        assert block.y is not None
         targets, weights = self.coding.values(block.y), row_weights(block, self.coding, self.class_weights)
         step = -(-len(block) // (threads.count * BATCH)) * BATCH
 
@@ -224,11 +225,10 @@ class Gradient(Statistic[GradientState]):
 
 def row_weights(block: Block, coding: TargetCoding, class_weights: np.ndarray | None) -> np.ndarray | None:
     """What each row counts for: its own weight times that of its class; None where all count the same."""
-    weights = getattr(block, "weights", None)
     if class_weights is None:
-        return weights
+        return block.weights
     by_class = class_weights[coding.codes(block.y)]  # type: ignore[arg-type]
-    return by_class if weights is None else by_class * weights
+    return by_class if block.weights is None else by_class * block.weights
 
 
 @njit(cache=True, nogil=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,7 +36,8 @@ class SampleState(State):
 
     def add(self, block: Block) -> None:
         if len(block):
-            self.blocks.append(Block(block.X.copy(), None if block.y is None else block.y.copy(), block.index.copy()))
+            y, weights = (None if array is None else array.copy() for array in (block.y, block.weights))
+            self.blocks.append(Block(block.X.copy(), y, block.index.copy(), weights))
 
     @property
     def rows(self) -> int:
@@ -46,11 +47,11 @@ class SampleState(State):
         """All kept rows in row order, or None where there is none."""
         if not self.blocks:
             return None
-        if len(self.blocks) > 1:
-            y = None if self.blocks[0].y is None else np.concatenate([b.y for b in self.blocks])
+        if len(self.blocks) > 1 or (np.diff(self.blocks[0].index) < 0).any():
             joined = Block(
-                np.concatenate([b.X for b in self.blocks]), y, np.concatenate([b.index for b in self.blocks])
-            )
+                _joined([b.X for b in self.blocks]), _joined([b.y for b in self.blocks]),
+                _joined([b.index for b in self.blocks]), _joined([b.weights for b in self.blocks]),
+            )  # fmt: skip
             self.blocks = [joined.take(np.argsort(joined.index, kind="stable"))]
         return self.blocks[0]
 
@@ -63,7 +64,8 @@ class SampleState(State):
         if theirs is not None:
             if mine is None or not np.isin(theirs.index, mine.index).all():
                 raise MismatchError("the sample to take away holds rows that were never in")
-            self.blocks = [mine.take(~np.isin(mine.index, theirs.index))]
+            left = mine.take(~np.isin(mine.index, theirs.index))
+            self.blocks = [left] if len(left) else []
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -73,10 +75,17 @@ class SampleState(State):
         arrays = {"sample.X": table.X, "sample.index": table.index}
         if table.y is not None:
             arrays["sample.y"] = table.y
+        if table.weights is not None:
+            arrays["sample.weights"] = table.weights
         return arrays
 
     @classmethod
     def load(cls, arrays: dict[str, np.ndarray]) -> SampleState:
         if "sample.X" not in arrays:
             return cls()
-        return cls([Block(arrays["sample.X"], arrays.get("sample.y"), arrays["sample.index"])])
+        y, weights = arrays.get("sample.y"), arrays.get("sample.weights")
+        return cls([Block(arrays["sample.X"], y, arrays["sample.index"], weights)])
+
+
+def _joined(parts: list[Any]) -> Any:
+    return None if parts[0] is None else np.concatenate(parts)
