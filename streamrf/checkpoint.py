@@ -229,6 +229,7 @@ class Clock:
         self._now = now
         self._last = now()
         self._took = 0.0
+        self.saves = 0
 
     @property
     def interval(self) -> float:
@@ -252,3 +253,4 @@ class Clock:
         finally:  # a save that failed is not tried again at once
             self._last = self._now()
             self._took = self._last - start
+            self.saves += 1

@@ -18,6 +18,7 @@ from streamrf.sources.screening import POLICIES
 
 AUTO = "auto"
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
+SOLVERS = ("cholesky",)
 MAX_FEATURES = 2_000_000
 MAX_FOLDS = 100
 
@@ -34,6 +35,7 @@ class Recipe:
     scaling: str = AUTO
     bits: str = AUTO
     ridge: float | None = None
+    solver: str = AUTO
     task: str = AUTO
     holdout: float | None = None  # share of rows that choose lambda; None: a tenth, at most 20,000 rows
     cv: int | None = None  # folds that choose lambda, instead of the hold-out rows
@@ -45,7 +47,7 @@ class Recipe:
         self._check("D", 1 <= self.D <= MAX_FEATURES, f"a number of features from 1 to {MAX_FEATURES:,}")
         self._check("form", self.form in FORMS, f"one of {', '.join(FORMS)}")
         self._check("D", self.form == "phase" or self.D % 2 == 0, "an even number when features come in pairs")
-        for name, allowed in (("scaling", SCALINGS), ("bits", PRECISIONS), ("map", KINDS)):
+        for name, allowed in (("scaling", SCALINGS), ("bits", PRECISIONS), ("map", KINDS), ("solver", SOLVERS)):
             self._check(name, getattr(self, name) in (AUTO, *allowed), f"auto or one of {', '.join(allowed)}")
         self._check("task", self.task in TASKS, f"one of {', '.join(TASKS)}")
         self._check("nan", self.nan in POLICIES, f"one of {', '.join(POLICIES)}")

@@ -7,10 +7,10 @@ import numpy as np
 from streamrf.errors import DataError, MismatchError, NumericalError
 from streamrf.look import TargetScan
 from streamrf.model import check_columns
+from streamrf.prepared import Prepared
 from streamrf.sources.base import Source
 from streamrf.statistics.gram import MAX_ROWS, GramState
 from streamrf.targets import REGRESSION
-from streamrf.training import Prepared
 
 ORIGIN = "start both from one `streamrf prepare`, or from one model"
 

@@ -13,11 +13,12 @@ from streamrf.checkpoint import Checkpoint
 from streamrf.errors import InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets
+from streamrf.prepared import Prepared
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
 from streamrf.threads import Threads
-from streamrf.training import Prepared, Settings, Training
+from streamrf.training import Settings, Training
 
 
 @dataclass
@@ -58,8 +59,8 @@ def accumulate(
     recipe = prepared.recipe.with_(pilot="none", holdout=0.0, cv=None)
     with at_work(work) as work:
         training = Training(source, recipe, work.settings, work.reporter, work.threads)
-        state = training.accumulate(prepared, rows)
-    return Statistics(prepared, state.gram, training.ledger(), state.dropped, name=source.describe())
+        state, ledger = training.accumulate(prepared, rows)
+    return Statistics(prepared, state.gram, ledger, state.dropped, name=source.describe())
 
 
 def update(statistics: Statistics, source: Source, work: Work | None = None, *, rows: RowSet | None = None) -> int:

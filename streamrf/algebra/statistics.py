@@ -16,13 +16,13 @@ from streamrf.calibration import Calibration
 from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
 from streamrf.model import Model, statistics_of, versions
+from streamrf.prepared import Prepared
 from streamrf.products import Layout
 from streamrf.products.there import ChosenThere
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.targets import REGRESSION
 from streamrf.threads import Threads
-from streamrf.training import Prepared
 from streamrf.validation import GcvPath
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"

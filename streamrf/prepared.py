@@ -1,0 +1,72 @@
+"""Everything that is fixed before the first pass: recipe, target coding, scaling and map."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamrf import safejson
+from streamrf.calibration import Calibration
+from streamrf.ledger import Ledger
+from streamrf.maps.base import FeatureMap
+from streamrf.maps.build import map_from_parts
+from streamrf.model import Model
+from streamrf.recipe import Recipe
+from streamrf.scaling import Scaling
+from streamrf.solvers.ridge import Weights
+from streamrf.targets import TargetCoding
+
+
+@dataclass
+class Prepared:
+    """What a checkpoint must hold besides the sums, and sites must share to add theirs."""
+
+    recipe: Recipe
+    coding: TargetCoding
+    scaling: Scaling
+    map: FeatureMap
+    story: dict[str, Any] = field(default_factory=dict)
+    feature_names: tuple[str, ...] | None = None
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        scaling, scaling_arrays = self.scaling.to_parts()
+        map, map_arrays = self.map.to_parts()
+        coding, coding_arrays = self.coding.to_parts()
+        document = {
+            "recipe": self.recipe.to_json(), "scaling": scaling, "map": map, "targets": coding, "story": self.story,
+            "feature_names": self.feature_names,
+        }  # fmt: skip
+        return document, {**scaling_arrays, **map_arrays, **coding_arrays}
+
+    @classmethod
+    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Prepared:
+        return cls(
+            Recipe.from_json(document["recipe"]), TargetCoding.from_parts(document["targets"], arrays),
+            Scaling.from_parts(document["scaling"], arrays), map_from_parts(document["map"], arrays), document["story"],
+            tuple(document["feature_names"]) if document["feature_names"] else None,
+        )  # fmt: skip
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each part that statistics must have in common to be added, by the name people know it by."""
+        parts: dict[str, Any] = {"map": self.map, "scaling": self.scaling, "target coding": self.coding}
+        return {name: _digest(*part.to_parts()) for name, part in parts.items()}
+
+    def model(self, weights: Weights, calibration: Calibration | None, ledger: Ledger, story: dict[str, Any]) -> Model:
+        """The model that these weights make of it."""
+        if calibration is None and self.coding.classes:
+            calibration = Calibration.plain(self.coding.outputs)
+        return Model(
+            self.recipe.with_(ridge=weights.ridge), self.scaling, self.map, self.coding, weights, calibration,
+            self.feature_names, ledger, story,
+        )  # fmt: skip
+
+
+def _digest(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    sha = hashlib.sha256(safejson.digest(safejson.plain(document, "a part")).encode())
+    for name, array in sorted(arrays.items()):
+        sha.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        sha.update(np.ascontiguousarray(array).data)
+    return sha.hexdigest()

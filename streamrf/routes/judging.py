@@ -1,0 +1,47 @@
+"""Calibration and metrics from rows that the weights have not seen. Every route ends here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamrf.calibration import Calibration
+from streamrf.ledger import Ledger
+from streamrf.prepared import Prepared
+from streamrf.solvers.ridge import Weights
+from streamrf.sources.base import Block
+from streamrf.statistics.scores import Scores
+from streamrf.targets import TargetCoding
+from streamrf.threads import Threads
+
+Unseen = tuple[Weights, Block]  # weights, and rows (with coded targets) that they have not seen
+
+
+def judge(prepared: Prepared, parts: list[Unseen], threads: Threads) -> tuple[Calibration | None, dict[str, Any]]:
+    """Calibration on rows that the weights beside them have not seen, and the metrics there."""
+    calibration = calibrate(prepared, parts, threads) if prepared.coding.classes else None
+    models = [prepared.model(weights, calibration, Ledger(), {}) for weights, _ in parts]
+    state = Scores(models[0]).zero()
+    for model, (_, rows) in zip(models, parts, strict=True):
+        Scores(model).update(state, as_read(prepared.coding, rows), threads)
+    return calibration, Scores(models[0]).metrics(state)
+
+
+def calibrate(prepared: Prepared, parts: list[Unseen], threads: Threads) -> Calibration:
+    models = [prepared.model(weights, None, Ledger(), {}) for weights, _ in parts]
+    scores = [model.scores(rows.X, threads) for model, (_, rows) in zip(models, parts, strict=True)]
+    codes = [class_codes(rows.y) for _, rows in parts]  # type: ignore[arg-type]
+    return Calibration.fit(np.concatenate(scores), np.concatenate(codes))
+
+
+def class_codes(values: np.ndarray) -> np.ndarray:
+    """Class positions from the coded targets that hold-out rows keep."""
+    return (values[:, 0] > 0).astype(np.int64) if values.shape[1] == 1 else values.argmax(axis=1)
+
+
+def as_read(coding: TargetCoding, rows: Block) -> Block:
+    """Hold-out rows with their targets as a source gives them."""
+    if not coding.classes:
+        return rows
+    return Block(rows.X, np.asarray(coding.classes)[class_codes(rows.y)], rows.index)  # type: ignore[arg-type]
