@@ -48,6 +48,8 @@ def _dots(outputs: int) -> Callable[..., Any]:
         value = builder.load(builder.gep(features, [k]), align=1)
         if isinstance(element, ir.IntType):
             value = builder.sitofp(value, kind)
+        elif element != real:
+            value = builder.fpext(value, kind)
         after = [
             call(builder, "llvm.fma", kind, value, builder.load(builder.gep(line, [k]), align=4), total)
             for line, total in zip(lines, totals, strict=True)

@@ -1,0 +1,196 @@
+"""Preconditioners for S + lambda I, S the centred second moments of D features: rough inverses that never hold D x D.
+
+``SampleFactor`` is the exact inverse for the Gram matrix of a sample of m rows, by its m x m dual. ``NystromFactor`` is
+that of a rank-r approximation of S itself, from one sketch S Omega (Frangella, Tropp and Udell, 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg as sla
+
+from streamrf.errors import NumericalError
+from streamrf.maps.base import FeatureMap
+from streamrf.maps.scores import LANES, dot_rows
+from streamrf.products import Layout, choose_product
+from streamrf.simd import aligned_empty
+from streamrf.solvers.conjugate_gradients import Preconditioner
+from streamrf.statistics.gradient import add_pulls
+from streamrf.threads import Threads
+
+ROWS = 256  # of the sample, that a thread takes at a time
+COLUMNS = 2048  # features that a thread takes at a time
+JITTERS = (0.0, 1e-13, 1e-11, 1e-9, 1e-7)
+
+
+@dataclass
+class SampleRows:
+    """Features of the sample, raw and padded, and what makes them rows of a square root of S: centre and scale."""
+
+    Z: np.ndarray  # (m, width) as the map writes them
+    centre: np.ndarray  # (D,) mean raw feature
+    amplitudes: np.ndarray  # (D,)
+    shares: np.ndarray  # (m,): square roots of the rows' shares of the weight
+    threads: Threads
+
+    @classmethod
+    def of(
+        cls, map: FeatureMap, X: np.ndarray, centre: np.ndarray, threads: Threads, weights: np.ndarray | None = None
+    ) -> SampleRows:
+        """From scaled inputs; rows share alike unless they have weights."""
+        width = -(-max(map.width, map.n_features) // LANES) * LANES
+        exact = np.int8 if map.precision.name == "8" else np.int16
+        Z = np.zeros((len(X), width), exact if map.precision.exact else map.precision.inputs)
+        map.compute(X, Z, threads)
+        Z[:, map.n_features :] = 0
+        weights = np.ones(len(X)) if weights is None else weights
+        return cls(Z, centre, map.amplitudes, np.sqrt(weights / weights.sum()), threads)
+
+    @property
+    def rows(self) -> int:
+        return len(self.Z)
+
+    def times(self, V: np.ndarray) -> np.ndarray:
+        """(k, m): the rows, centred and scaled, times each row of V (k, D). Each is summed in a fixed order."""
+        W = aligned_empty((len(V), self.Z.shape[1]), np.float64)
+        W[:] = 0
+        W[:, : len(self.centre)] = V * self.amplitudes
+        intercept, out = -(W[:, : len(self.centre)] @ self.centre), np.empty((self.rows, len(V)))
+
+        def rows(first: int) -> None:
+            part = self.Z[first : first + ROWS]
+            dot_rows(part, len(part), W, intercept, out[first : first + ROWS])
+
+        self.threads.each(rows, range(0, self.rows, ROWS))
+        return (out * self.shares[:, None]).T
+
+    def back(self, U: np.ndarray) -> np.ndarray:
+        """(k, D): each row of U (k, m) times the rows, centred and scaled. A thread takes whole features."""
+        pulls = np.ascontiguousarray(U * self.shares)
+        sums = np.zeros((len(U), self.Z.shape[1]))
+
+        def columns(first: int) -> None:
+            part = slice(first, first + COLUMNS)
+            add_pulls(self.Z[:, part], pulls, sums[:, part])
+
+        self.threads.each(columns, range(0, self.Z.shape[1], COLUMNS))
+        centred = sums[:, : len(self.centre)] - pulls.sum(axis=1)[:, None] * self.centre
+        return centred * self.amplitudes
+
+    def dual(self, threads: Threads) -> np.ndarray:
+        """(m, m), its lower triangle: products of the rows with each other, centred, scaled and shared."""
+        products, scale = self._products(threads)
+        squared = self.amplitudes**2 * self.centre
+        crossed = -self.times_raw(squared)
+        norm = float(squared @ self.centre)
+        m = self.rows
+        out = np.empty((m, m), order="F")
+        for j in range(m):
+            out[j:, j] = products(j) * scale + crossed[j:] + (crossed[j] + norm)
+            out[j:, j] *= self.shares[j:] * self.shares[j]
+        return out
+
+    def times_raw(self, v: np.ndarray) -> np.ndarray:
+        """(m,): the raw features times v."""
+        W = aligned_empty((1, self.Z.shape[1]), np.float64)
+        W[:] = 0
+        W[0, : len(v)] = v
+        out = np.empty((self.rows, 1))
+        dot_rows(self.Z, self.rows, W, np.zeros(1), out)
+        return out[:, 0]
+
+    def _products(self, threads: Threads) -> tuple[Callable[[int], np.ndarray], float]:
+        """Column j of Z Z' from its diagonal down, and what it is to be multiplied by.
+
+        Integer features of one amplitude go through the exact product that is fastest here, with rows as columns.
+        """
+        layout, D = Layout(self.rows), len(self.centre)
+        uniform = self.Z.dtype.kind == "i" and np.ptp(self.amplitudes) <= 1e-12 * self.amplitudes[0]
+        key: int | str = (8 if self.Z.dtype == np.int8 else 12) if uniform else "float64"
+        product = choose_product(key, threads.count)
+        totals = np.zeros(layout.length, np.int64 if uniform else np.float64)
+        for first in range(0, D, product.rows):
+            last = min(first + product.rows, D)
+            block = np.ascontiguousarray(self.Z[:, first:last].T, product.dtype)
+            if not uniform:
+                block *= self.amplitudes[first:last, None]
+            product.add(block, layout, totals, threads)
+
+        def column(j: int) -> np.ndarray:
+            number = j // layout.panel_width
+            return layout.panel(totals, number)[j - layout.starts[number], j - layout.starts[number] :]
+
+        return column, float(self.amplitudes[0] ** 2) if uniform else 1.0
+
+
+class SampleFactor:
+    """(S_m + lambda I)^-1 for the m rows of a sample, exactly: 1/lambda (I - Z' (Z Z' + lambda I)^-1 Z)."""
+
+    def __init__(self, rows: SampleRows, threads: Threads) -> None:
+        self.rows, self.threads = rows, threads
+        self._dual = rows.dual(threads)
+
+    def at(self, ridge: float) -> Preconditioner:
+        """The preconditioner at one lambda: one factorisation of m x m."""
+        factor = self._factored(ridge)
+
+        def apply(residual: np.ndarray) -> np.ndarray:
+            inner = self.rows.times(residual)
+            solved, _ = sla.lapack.dpotrs(factor, inner.T, lower=1)
+            return (residual - self.rows.back(np.ascontiguousarray(solved.T))) / ridge
+
+        return apply
+
+    def _factored(self, ridge: float) -> np.ndarray:
+        if ridge <= 0:
+            raise NumericalError("a preconditioner needs a positive lambda: set --lambda to 1e-10 or more")
+        for jitter in JITTERS:
+            matrix = self._dual.copy(order="F")
+            matrix.flat[:: len(matrix) + 1] += ridge + jitter
+            with self.threads.blas():
+                factor, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
+            if info == 0:
+                return factor
+        raise NumericalError(f"lambda {ridge:g} leaves the sample's system singular: choose a larger one, such as 1e-8")
+
+    @staticmethod
+    def nbytes(rows: int, D: int, bits: str) -> int:
+        """Memory: the features, the dual and its factor; while the dual is made, its exact totals."""
+        item = {"8": 1, "12": 2, "float64": 8}.get(bits, 4)
+        return rows * (D + 64) * item + 2 * 8 * rows * rows
+
+
+class NystromFactor:
+    """(U diag(values) U' + lambda I)^-1 with U (D, r) from one sketch, scaled so that the rest is left as it is."""
+
+    def __init__(self, sketch: np.ndarray, test: np.ndarray, noise: float) -> None:
+        """From ``sketch`` = S ``test``, both (r, D), rows of ``test`` orthonormal; ``noise`` is its relative error."""
+        shift = noise * np.linalg.norm(sketch)
+        shifted = sketch + shift * test
+        core = test @ shifted.T
+        factor = sla.cholesky((core + core.T) / 2, lower=True)
+        root = sla.solve_triangular(factor, shifted, lower=True)  # (r, D)
+        _, singular, self.U = sla.svd(root, full_matrices=False, overwrite_a=True)
+        self.values = np.maximum(singular**2 - shift, 0.0)
+
+    def at(self, ridge: float) -> Preconditioner:
+        gain = (self.values[-1] + ridge) / (self.values + ridge) - 1.0
+
+        def apply(residual: np.ndarray) -> np.ndarray:
+            return residual + ((residual @ self.U.T) * gain) @ self.U
+
+        return apply
+
+    @staticmethod
+    def nbytes(rank: int, D: int) -> int:
+        """Memory while it is made: test matrix, sketch, square root, its factors."""
+        return 5 * 8 * rank * D
+
+
+def random_directions(rank: int, D: int, seed: int) -> np.ndarray:
+    """(r, D) random orthonormal rows to sketch with."""
+    rng = np.random.default_rng([seed, 0x4E59])
+    return np.ascontiguousarray(np.linalg.qr(rng.standard_normal((D, min(rank, D))))[0].T)

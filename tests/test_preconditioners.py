@@ -1,0 +1,105 @@
+"""Preconditioners against dense inverses, and how few steps conjugate gradients need with them."""
+
+import numpy as np
+import pytest
+from test_conjugate_gradients import DenseSystem
+from test_gradient import D, features, make_gradient, table
+
+from streamrf.errors import NumericalError
+from streamrf.kernels import make_kernel
+from streamrf.maps.build import build_fourier
+from streamrf.precision import make_precision
+from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
+from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
+from streamrf.threads import ALONE, Threads
+
+
+def sample(bits="8", rows=90, weights=None, threads=ALONE):
+    gradient, (X, _) = make_gradient(bits), table()
+    X = gradient.scaling.transform(X, gradient.map.precision.inputs)
+    centre = features(gradient, table()[0]).mean(axis=0)
+    return gradient, SampleRows.of(gradient.map, X[:rows], centre, threads, weights)
+
+
+def dense_root(gradient, rows, centre, weights=None):
+    """Rows of a square root of the sample's S, by its definition."""
+    weights = np.ones(rows) if weights is None else weights
+    Z = (features(gradient, table()[0])[:rows] - centre) * gradient.map.amplitudes
+    return np.sqrt(weights / weights.sum())[:, None] * Z
+
+
+@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_sample_factor_is_the_inverse_of_the_samples_system(bits, weighted):
+    weights = np.random.default_rng(0).random(90) + 0.1 if weighted else None
+    gradient, rows = sample(bits, weights=weights)
+    root = dense_root(gradient, 90, rows.centre, weights)
+    R = np.random.default_rng(1).standard_normal((3, D))
+    for ridge in (1e-2, 1e-6):
+        expected = np.linalg.solve(root.T @ root + ridge * np.eye(D), R.T).T
+        found = SampleFactor(rows, ALONE).at(ridge)(R)
+        np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+
+
+def test_features_of_unequal_amplitudes_have_their_dual_too():
+    X, _ = table()
+    kernel, precision = make_kernel("gaussian", length_scale=2.0), make_precision("8")
+    rng = np.random.default_rng(0)
+    settings = {"form": "phase", "precision": precision, "seed": 1}
+    map = build_fourier("weighted", kernel, 60, 4, sample=X[:300], targets=rng.standard_normal((300, 1)), **settings)
+    rows = SampleRows.of(map, X[:40], np.zeros(60), ALONE)
+    Z = map.dense(X[:40], ALONE) / np.sqrt(40)
+    assert np.ptp(map.amplitudes) > 0
+    np.testing.assert_allclose(np.tril(rows.dual(ALONE)), np.tril(Z @ Z.T), atol=1e-12)
+
+
+def test_bits_of_the_products_do_not_depend_on_threads():
+    with Threads(3) as threads:
+        _, alone = sample()
+        _, together = sample(threads=threads)
+        V = np.random.default_rng(2).standard_normal((2, D))
+        assert np.array_equal(alone.times(V), together.times(V))
+        assert np.array_equal(alone.back(alone.times(V)), together.back(together.times(V)))
+
+
+def test_lambda_zero_is_refused():
+    _, rows = sample(rows=20)
+    with pytest.raises(NumericalError, match="positive lambda"):
+        SampleFactor(rows, ALONE).at(0.0)
+
+
+def moments():
+    gradient, (X, _) = make_gradient("float64"), table()
+    Z = features(gradient, X)
+    Z = (Z - Z.mean(axis=0)) * gradient.map.amplitudes / np.sqrt(len(Z))
+    return Z.T @ Z
+
+
+def test_a_sketch_of_full_rank_gives_the_inverse_itself_up_to_a_factor():
+    S, ridge = moments(), 1e-3
+    test = random_directions(D, D, seed=0)
+    R = np.random.default_rng(1).standard_normal((2, D))
+    found = NystromFactor(test @ S, test, 1e-14).at(ridge)(R)
+    expected = np.linalg.solve(S + ridge * np.eye(D), R.T).T
+    factor = (found * expected).sum() / (expected**2).sum()
+    np.testing.assert_allclose(found, factor * expected, atol=1e-6 * np.abs(found).max())
+
+
+def steps_needed(S, ridge, preconditioner):
+    b = np.random.default_rng(3).standard_normal((1, D)) @ S
+    cg = ConjugateGradients.begin(DenseSystem(S), b, ridge, preconditioner)
+    x = np.linalg.solve(S + ridge * np.eye(D), b[0])
+    while np.linalg.norm(cg.state.solution[0] - x) > 1e-4 * np.linalg.norm(x):
+        cg.step()
+    return cg.state.iteration
+
+
+def test_both_save_most_of_the_steps():
+    S, ridge = moments(), 1e-4
+    plain = steps_needed(S, ridge, jacobi(np.diag(S), ridge))
+    _, rows = sample("float64", rows=400)
+    test = random_directions(40, D, seed=0)
+    by_sample = steps_needed(S, ridge, SampleFactor(rows, ALONE).at(ridge))
+    by_sketch = steps_needed(S, ridge, NystromFactor(test @ S, test, 1e-12).at(ridge))
+    assert by_sample <= plain / 3
+    assert by_sketch <= plain / 2
