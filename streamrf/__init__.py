@@ -1,3 +1,62 @@
-"""streamrf: out-of-core kernel machines with random features."""
+"""streamrf: out-of-core kernel machines with random features.
+
+Everything in ``__all__`` is the public interface; it is loaded when it is first asked for, so ``import streamrf`` is
+quick. ``docs/python.md`` shows how it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+logging.getLogger("streamrf").addHandler(logging.NullHandler())
+
+_HOMES = {
+    "streamrf.api": ("evaluate", "plan", "predict", "train"),
+    "streamrf.estimators": ("KernelClassifier", "KernelRegressor", "RandomFeatures"),
+    "streamrf.sources.base": ("Source",),
+    "streamrf.sources.open": ("open_source",),
+    "streamrf.recipe": ("Recipe",),
+    "streamrf.training": ("Settings", "Trained"),
+    "streamrf.reporting": ("Reporter",),
+    "streamrf.model": ("Model",),
+    "streamrf.algebra": ("Statistics", "accumulate", "forget", "prepare", "update"),
+    "streamrf.errors": ("StreamRFError",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 (by what they are for)
+    "KernelClassifier", "KernelRegressor", "RandomFeatures",
+    "open_source", "plan", "train", "predict", "evaluate",
+    "Model", "Recipe", "Settings", "Source", "Trained", "Reporter",
+    "Statistics", "prepare", "accumulate", "update", "forget",
+    "StreamRFError", "__version__",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from streamrf.algebra import Statistics, accumulate, forget, prepare, update
+    from streamrf.api import evaluate, plan, predict, train
+    from streamrf.errors import StreamRFError
+    from streamrf.estimators import KernelClassifier, KernelRegressor, RandomFeatures
+    from streamrf.model import Model
+    from streamrf.recipe import Recipe
+    from streamrf.reporting import Reporter
+    from streamrf.sources.base import Source
+    from streamrf.sources.open import open_source
+    from streamrf.training import Settings, Trained
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the module that defines it."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'streamrf' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,120 @@
+"""The functional interface: the verbs of the command line, for data of any kind that ``open_source`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamrf import training
+from streamrf.engines.local import pieces, read_ahead
+from streamrf.model import Model
+from streamrf.plan import Plan, make_plan
+from streamrf.prediction import SPAN_BYTES, SPAN_ROWS, evaluate_rows, predict_rows, prediction_columns
+from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
+from streamrf.sinks import open_sink
+from streamrf.sources.base import Block, Source
+from streamrf.sources.open import open_source
+from streamrf.sources.spans import work_spans
+from streamrf.threads import Threads, available_cores
+from streamrf.training import Settings, Trained
+
+
+def plan(
+    data: Any,
+    recipe: Recipe | None = None,
+    *,
+    threads: int | None = None,
+    memory: int | None = None,
+    target: str | Sequence[str] | None = None,
+    **options: Any,
+) -> Plan:
+    """What training would take, in bytes; no row is read. ``plan(...).check()`` refuses what does not fit."""
+    source = open_source(data, target=target, **options)
+    outputs = max(1, source.n_outputs)
+    return make_plan(source, recipe or Recipe(), outputs=outputs, threads=threads or available_cores(), budget=memory)
+
+
+def train(
+    data: Any,
+    recipe: Recipe | None = None,
+    settings: Settings | None = None,
+    reporter: Reporter | None = None,
+    *,
+    target: str | Sequence[str] | None = None,
+    **options: Any,
+) -> Trained:
+    """Train on ``data``; ``options`` are those of ``open_source``. The result holds the model and its statistics."""
+    return training.train(open_source(data, target=target, **options), recipe, settings, reporter)
+
+
+def predict(
+    model: Model | str | Path,
+    data: Any,
+    *,
+    proba: bool = False,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    **options: Any,
+) -> np.ndarray | int:
+    """Predictions of every row as an array, in row order; with ``out`` they are written there and rows are counted.
+
+    ``proba`` asks for the probability of each class instead of the label (in a file: beside it).
+    """
+    model = _model(model)
+    source = _source_for(model, data, options, need_targets=False)
+    with Threads(threads) as pool:
+        if out is None:
+            return gather(model, source, pool, proba=proba)
+        with open_sink(out, source.n_rows, prediction_columns(model, proba), overwrite=overwrite) as sink:
+            return predict_rows(model, source, sink, threads=pool, reporter=Reporter(), proba=proba)
+
+
+def evaluate(
+    model: Model | str | Path, data: Any, *, nan: str = "error", threads: int | None = None, **options: Any
+) -> dict[str, Any]:
+    """Metrics of the model on data with known targets: those of ``streamrf evaluate``."""
+    model = _model(model)
+    source = _source_for(model, data, options, need_targets=True)
+    with Threads(threads) as pool:
+        return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan)
+
+
+def gather(model: Model, source: Source, threads: Threads, *, proba: bool = False) -> np.ndarray:
+    """Labels, numbers or probabilities of every row of a source."""
+    prediction_columns(model, proba)  # refuses probabilities of numbers
+    return _finished(model, gather_scores(model, source, threads), proba)
+
+
+def gather_scores(model: Model, source: Source, threads: Threads) -> np.ndarray:
+    """(rows, outputs): the scores of every row of a source, a block at a time."""
+    model.check_fits(source)
+    scores = np.empty((source.n_rows, model.coding.outputs))
+    for block, _, span in read_ahead(source, work_spans(source, SPAN_ROWS, SPAN_BYTES), "error"):
+        for rows, piece in pieces(block, span):
+            scores[rows.start : rows.stop] = _scores(model, piece, threads)
+    return scores
+
+
+def _scores(model: Model, block: Block, threads: Threads) -> np.ndarray:
+    return model.scores(block.X, threads)
+
+
+def _finished(model: Model, scores: np.ndarray, proba: bool) -> np.ndarray:
+    if proba:
+        return model.probabilities(scores)
+    if model.is_classifier:
+        return model.labels(model.codes(scores))
+    return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+def _model(model: Model | str | Path) -> Model:
+    return model if isinstance(model, Model) else Model.load(model)
+
+
+def _source_for(model: Model, data: Any, options: dict[str, Any], *, need_targets: bool) -> Source:
+    return open_source(data, need_targets=need_targets, **{"features": model.feature_names, **options})

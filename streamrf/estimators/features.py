@@ -1,0 +1,122 @@
+"""Random features as a scikit-learn transformer: a drop-in for RBFSampler, with every map and kernel of ours."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from streamrf.errors import InputError
+from streamrf.kernels import Kernel, make_kernel
+from streamrf.maps.binning import BinningMap
+from streamrf.maps.build import build_fourier, default_kind
+from streamrf.maps.fourier import FourierMap
+from streamrf.maps.frequencies import kind_of
+from streamrf.precision import make_precision
+from streamrf.threads import Threads
+
+BINNING = "binning"
+SAMPLE_ROWS = 2000
+BLOCK_ROWS = 8192  # rows that are dense in float64 at once
+SLOT_BITS = 12  # slots of a grid of random binning, as a power of two
+
+
+class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """z(x) with ``z(x)'z(y)`` close to ``k(x, y)``, of ``n_components`` columns.
+
+    The width is ``gamma`` in scikit-learn's convention (a number, or ``"scale"``), or else ``length_scale``. ``map`` is
+    one of streamrf's ways to draw frequencies, or ``"binning"``: then ``n_components`` grids give sparse rows of
+    ``n_components`` ones, scaled, for the Laplacian kernel. Kinds that look at data use the first 2,000 rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float | str | None = 1.0,
+        n_components: int = 100,
+        kernel: str = "gaussian",
+        length_scale: float | None = None,
+        map: str = "auto",
+        form: str = "phase",
+        bits: str = "auto",
+        random_state: Any = None,
+        threads: int | None = None,
+    ) -> None:
+        self.gamma = gamma
+        self.n_components = n_components
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.map = map
+        self.form = form
+        self.bits = bits
+        self.random_state = random_state
+        self.threads = threads
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the map; X gives the number of columns, and a sample to the maps that want one."""
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        kernel = self._kernel(X)
+        self.map_ = self._binning(kernel, X, seed) if self.map == BINNING else self._fourier(kernel, X, y, seed)
+        self._n_features_out = self.n_components << (SLOT_BITS if self.map == BINNING else 0)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """(n, n_components), in the float type of X; a sparse matrix for random binning."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        with Threads(self.threads) as threads:
+            if isinstance(self.map_, BinningMap):
+                return _slots(self.map_, _dense(X), threads)
+            out = np.empty((X.shape[0], self.n_components), X.dtype)
+            for start in range(0, len(out), BLOCK_ROWS):
+                rows = slice(start, start + BLOCK_ROWS)
+                inputs = np.ascontiguousarray(_dense(X[rows]), self.map_.precision.inputs)
+                out[rows] = self.map_.dense(inputs, threads)
+        return out
+
+    def _kernel(self, X: Any) -> Kernel:
+        gamma = None if self.length_scale is not None else self.gamma
+        if gamma == "scale":
+            dense = _dense(X[:SAMPLE_ROWS]) if sparse.issparse(X) else X
+            gamma = 1.0 / (X.shape[1] * (dense.var() or 1.0))
+        if isinstance(gamma, str):
+            raise InputError(f"gamma {gamma!r}: a number, 'scale' or None is wanted")
+        return make_kernel(self.kernel, length_scale=self.length_scale, gamma=gamma)
+
+    def _binning(self, kernel: Kernel, X: Any, seed: int) -> BinningMap:
+        return BinningMap.draw(kernel, X.shape[1], self.n_components, SLOT_BITS, seed)
+
+    def _fourier(self, kernel: Kernel, X: Any, y: Any, seed: int) -> FourierMap:
+        kind = default_kind(kernel, X.shape[1]) if self.map == "auto" else self.map
+        known = kind_of(kind)
+        if known.targets and y is None:
+            raise InputError(f"map {kind!r} is aligned with targets: call fit(X, y), or choose another map")
+        bits = ("float32" if known.structured else "float64") if self.bits == "auto" else self.bits
+        return build_fourier(
+            kind, kernel, self.n_components, X.shape[1], form=self.form, precision=make_precision(bits), seed=seed,
+            sample=_dense(X[:SAMPLE_ROWS]), targets=None if y is None else np.asarray(y)[:SAMPLE_ROWS],
+        )  # fmt: skip
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _dense(X: Any) -> np.ndarray:
+    return X.toarray() if sparse.issparse(X) else X
+
+
+def _slots(map: BinningMap, X: np.ndarray, threads: Threads) -> Any:
+    """One entry a grid, at the slot of the row: rows share an entry with the probability that is the kernel."""
+    slots = map.indices(np.ascontiguousarray(X, np.float32), threads=threads).T.astype(np.int64)
+    columns = slots + np.arange(map.grids) * map.slots
+    starts = np.arange(len(X) + 1) * map.grids
+    values = np.full(columns.size, 1.0 / np.sqrt(map.grids), X.dtype)
+    return sparse.csr_matrix((values, columns.ravel(), starts), shape=(len(X), map.grids * map.slots))

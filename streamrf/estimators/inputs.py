@@ -1,0 +1,78 @@
+"""From what scikit-learn users hand over to a source: arrays, tables and sparse matrices, stored data by its path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from streamrf.errors import InputError
+from streamrf.sources.base import Source
+from streamrf.sources.memory import ArraySource
+from streamrf.sources.open import open_source
+from streamrf.sources.sliced import SlicedSource, is_sliced, plain_array
+
+
+def is_stored(X: Any) -> bool:
+    """Whether X is read in parts rather than checked as an array: a path, a source, a list of these, dask or zarr."""
+    if sparse.issparse(X):  # some of them are mappings too
+        return False
+    if isinstance(X, str | os.PathLike | Source | Mapping):
+        return True
+    if isinstance(X, list | tuple) and len(X) and isinstance(X[0], str | os.PathLike | Source):
+        return True
+    return is_sliced(X)
+
+
+def stored_source(X: Any, y: Any, *, features: Sequence[str] | None = None, need_targets: bool = True) -> Source:
+    """Stored data as a source; beside a path, ``y`` is the name of the target column, or nothing."""
+    if is_sliced(X):
+        return sliced_source(X, y, need_targets=need_targets)
+    if not (y is None or isinstance(y, str) or all(isinstance(name, str) for name in y)):
+        raise InputError("beside a path, y is the name of the target column (parquet) or None (zarr, npy), not data")
+    return open_source(X, target=y, features=features, need_targets=need_targets)
+
+
+def sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:
+    X, names = plain_array(X)
+    if y is None and need_targets:
+        raise InputError("there is no y: give the targets beside X, as an array with as many rows")
+    targets = plain_array(y)[0] if is_sliced(y) else None if y is None else np.asarray(y)
+    return SlicedSource(X, targets, feature_names=names)
+
+
+def array_source(
+    X: Any, y: np.ndarray | None, names: Sequence[str] | None, weights: np.ndarray | None = None
+) -> Source:
+    """Arrays that scikit-learn has checked, dense or sparse."""
+    if weights is not None:
+        raise InputError("rows of different weights cannot be summed exactly: leave sample_weight out")
+    if sparse.issparse(X):
+        return SlicedSource(X, y, feature_names=names)
+    return ArraySource(X, y, feature_names=names)
+
+
+def checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
+    """Weights of rows as scikit-learn checks them; equal weights are none at all."""
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    return None if (weights == weights[0]).all() else weights
+
+
+def checked_rows(estimator: Any, X: Any, **checks: Any) -> Any:
+    """X as scikit-learn checks it, against what the estimator was fitted on."""
+    return validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=False, **checks)
+
+
+def remember_columns(estimator: Any, source: Source) -> None:
+    """What ``validate_data`` notes of an array, for a source."""
+    estimator.n_features_in_ = source.n_features
+    if source.feature_names is not None:
+        estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
