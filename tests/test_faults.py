@@ -22,13 +22,14 @@ import pytest
 import s3fs
 import zarr
 from cluster_tools import Counts, Stops, local_cluster, traces
+from commands import FAST, streamrf
 from distributed import Client, WorkerPlugin
 from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
-from streamrf.errors import ClusterError, StorageError
+from streamrf.errors import BudgetError, ClusterError, StorageError
 from streamrf.interrupts import Interrupted
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
@@ -177,6 +178,15 @@ class TestWorkers:
         ):
             count_rows(client, data, hunger=100_000_000)
 
+    def test_paused_by_dask_for_good(self, data: str) -> None:
+        """Its memory fills up with what is never freed: Dask gives it no more work, and nobody else is there."""
+        config = {**QUICK, "distributed.worker.memory.pause": 0.5, "distributed.worker.memory.terminate": False}
+        source = open_source(data)
+        with local_cluster(1, config=config, memory_limit="600MB") as (_, client):
+            engine = ClusterEngine(client, group_seconds=0.1, patience=1.0)
+            with pytest.raises(BudgetError, match=r"paused by Dask for 1.0 s.*600 MB.*more memory, or lower --D"):
+                engine.run(Pass.start(Counts(ROWS, seconds=0.2, hunger=50_000_000), source, span_rows=200))
+
     def test_none_left(self, data: str) -> None:
         with local_cluster(1, config=QUICK) as (cluster, client):
             source = open_source(data)
@@ -184,6 +194,18 @@ class TestWorkers:
             gone = At(200, lambda: cluster.scale(0))
             with pytest.raises(ClusterError, match=r"no worker for 1.0 s.*last checkpoint"):
                 ClusterEngine(client, group_seconds=0.1, patience=1.0).run(job, gone)
+
+
+class Saved(Reporter):
+    """Does something once a checkpoint is there."""
+
+    def __init__(self, place: Path, action: Callable[[], Any]) -> None:
+        self.place, self.action, self.done = place, action, False
+
+    def advanced(self, done: int, checkpoint_age: float | None) -> None:
+        if not self.done and list(self.place.glob("*.json")):
+            self.done = True
+            self.action()
 
 
 async def give_up(address: str, dask_scheduler: Any) -> None:
@@ -235,6 +257,20 @@ class TestReads:
         ):
             count_rows(client, data, seconds=0.0)
         assert_once(count_rows(client, data, seconds=0.0))  # and the cluster is as good as before
+
+    def test_a_run_over_such_a_chunk_is_finished_later(self, client: Client, data: str, tmp_path: Path) -> None:
+        """Once the store is well again, ``--resume`` does what was not saved, and nothing else."""
+        expected = train(open_source(data), FIXED).state.digest()
+        failures, reads, place = (tmp_path / name for name in ("failures", "reads", "kept"))
+        failures.mkdir(), reads.mkdir()
+        settings = Settings(checkpoint=place, checkpoint_every=0.3, engine=ClusterEngine(client, group_seconds=0.1))
+        with flaky(client, 5000, 10**6, failures), pytest.raises(StorageError):
+            train(open_source(data), FIXED, settings)
+        saved = saved_rows(place)
+        assert saved > 0
+        with slow(client, reads, 0.0):
+            assert train(open_source(data), FIXED, settings).state.digest() == expected
+        assert rows_read(reads) == ROWS - saved
 
     def test_waits_grow_and_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         waits: list[float] = []
@@ -293,6 +329,26 @@ class TestSchedulerAndDriver:
             with pytest.raises(ClusterError, match=r"scheduler at tcp://.* does not answer.*last checkpoint"):
                 count_rows(client, data, kill)
 
+    def test_a_run_that_lost_its_scheduler_is_finished_at_another(
+        self, client: Client, data: str, tmp_path: Path
+    ) -> None:
+        expected, reads = train(open_source(data), FIXED).state.digest(), tmp_path / "reads"
+        reads.mkdir()
+        settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=0.0)
+        with scheduler_of_its_own(tmp_path) as (address, processes), Client(address, timeout="60s") as first:
+            first.wait_for_workers(1, timeout=60)
+            first.register_plugin(Slow(str(reads), 0.1))
+            settings.engine = ClusterEngine(first, group_seconds=0.0)
+            with pytest.raises(ClusterError, match=r"scheduler at tcp://.* does not answer"):
+                train(open_source(data), FIXED, settings, Saved(tmp_path / "kept", processes[0].kill))
+        saved = saved_rows(tmp_path / "kept")
+        assert 0 < saved < ROWS
+        forget_traces(reads)
+        settings = Settings(checkpoint=tmp_path / "kept", engine=ClusterEngine(client))
+        with slow(client, reads, 0.0):
+            assert train(open_source(data), FIXED, settings).state.digest() == expected
+        assert rows_read(reads) == ROWS - saved
+
     def test_the_driver_is_killed_and_the_next_one_goes_on(self, cluster: Any, data: str, tmp_path: Path) -> None:
         expected = train(open_source(data), FIXED).state.digest()
         client, trace = cluster[1], tmp_path / "reads"
@@ -311,10 +367,9 @@ class TestSchedulerAndDriver:
             driver.wait()
             done = saved_rows(saves)
             time.sleep(0.5)  # its errands are called off
-            for path in trace.iterdir():
-                path.unlink()
+            forget_traces(trace)
             report = json.loads(subprocess.check_output([*command, "--resume"], cwd=TESTS.parent))
-            read_again = sum(map(int, (path.read_text() for path in trace.iterdir())))
+            read_again = rows_read(trace)
         assert 0 < done < ROWS
         assert report["statistics_digest"] == expected
         assert not saves.exists()
@@ -327,19 +382,29 @@ def saved_rows(folder: Path) -> int:
     return sum(stop - start for start, stop in json.loads(newest.read_text())["ledger"])
 
 
+def rows_read(folder: Path) -> int:
+    """Rows that slow workers have read since the last ``forget_traces``."""
+    return sum(int(path.read_text()) for path in folder.iterdir())
+
+
+def forget_traces(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
 class Slow(WorkerPlugin):
     """Makes reading slow, and writes down how many rows were read."""
 
     name = "slow"
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: str, seconds: float) -> None:
+        self.folder, self.seconds = folder, seconds
 
     def setup(self, worker: Any) -> None:
         self.read = ZarrSource.read
 
         def read(source: Any, span: Span) -> Any:
-            time.sleep(0.2)
+            time.sleep(self.seconds)
             if len(span) > 64:  # no fingerprint
                 (Path(self.folder) / f"{time.monotonic_ns()}").write_text(str(len(span)))
             return self.read(source, span)
@@ -351,8 +416,8 @@ class Slow(WorkerPlugin):
 
 
 @contextlib.contextmanager
-def slow(client: Client, folder: Path) -> Iterator[None]:
-    client.register_plugin(Slow(str(folder)))
+def slow(client: Client, folder: Path, seconds: float = 0.2) -> Iterator[None]:
+    client.register_plugin(Slow(str(folder), seconds))
     try:
         yield
     finally:
@@ -452,13 +517,24 @@ class TestRemoteStores:
         assert found.digest() == moments_of(X).digest()
         assert max(n for path, n in Weather.reads.items() if path.endswith(culprit)) > max(failing)
 
+    def test_what_is_said_and_written_holds_no_credentials(self, remote: Client, bucket: str, tmp_path: Path) -> None:
+        """Everything a command says to people and programs, and every file of the model."""
+        address = remote.scheduler.address  # type: ignore[union-attr]
+        model = tmp_path / "m.model"
+        command = ["train", f"{bucket}/t.zarr", *FAST, "--out", model, "--scheduler", address]
+        good, bad = streamrf(*command), streamrf("evaluate", model, f"{bucket}/missing.zarr", "--scheduler", address)
+        assert (good.code, bad.code) == (0, StorageError.exit_code)
+        texts = [good.out, good.err, bad.out, bad.err, *(str(path.read_bytes()) for path in model.iterdir())]
+        assert f"{bucket}/t.zarr" in good.err
+        assert not any("very-secret" in text for text in texts)
+
     def test_a_chunk_that_is_never_read(self, remote: Client, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         source = open_source(f"{bucket}/t.zarr")
         monkeypatch.setattr(Weather, "storm", staticmethod(lambda path, n: path.endswith("/X/c/7/0")))
         with pytest.raises(StorageError, match=r"rows 700:800 of X in s3://shelf/t.zarr cannot be read.*4th try"):
             ClusterEngine(remote).run(Pass.start(Counts(2000), source))
 
-    def test_checkpoints_in_the_store_hold_no_credentials(self, remote: Client, bucket: str) -> None:
+    def test_checkpoints_in_the_store_hold_no_credentials(self, remote: Client, bucket: str, tmp_path: Path) -> None:
         source, place = open_source(f"{bucket}/t.zarr"), f"{bucket}/kept"
         expected = train(ArraySource(*smooth(2000)), FIXED).state.digest()
         engine = ClusterEngine(remote, group_seconds=0.0)
@@ -471,7 +547,10 @@ class TestRemoteStores:
         assert not any(b"very-secret" in files.cat_file(path) for path in saves)
         with Threads(1) as threads:
             again = Training(source, FIXED, settings, Reporter(), threads)
-            assert again.run().state.digest() == expected
+            trained = again.run()
+            assert trained.state.digest() == expected
             again.clear_checkpoint()
+        trained.model.save(tmp_path / "m.model", state=trained.state)
+        assert not any(b"very-secret" in path.read_bytes() for path in (tmp_path / "m.model").iterdir())
         files.invalidate_cache()
         assert not files.exists(place)

@@ -134,7 +134,9 @@ class MadeUpCrew:
         return [ticket]
 
     def _can(self, ticket: MadeUpTicket) -> bool:
-        """An errand waits for its inputs, for ever if they are lost."""
+        """An errand waits for its inputs, for ever if they are lost; a paused worker hands out and begins nothing."""
+        if self.hands[ticket.home].paused and ticket.errand[0] != "fetch":
+            return False
         return all(arg.number in self.store for arg in ticket.errand if isinstance(arg, MadeUpTicket))
 
     def _do(self, ticket: MadeUpTicket) -> None:
@@ -226,6 +228,25 @@ def test_at_most_two_finished_sums_wait_on_a_worker_and_two_more_meet_there() ->
     summing.run(lambda job: job.ask(stop=False))
     assert (job.state.counts == 1).all()
     assert crew.most_states <= 3  # with the one in work: the four that the plan counts
+
+
+@pytest.mark.parametrize("paused", [1, 2, 3])
+def test_what_paused_workers_were_given_and_hold_goes_to_the_others(paused: int) -> None:
+    """They stay paused for ever: what they were to do is done, and what they have is added, elsewhere."""
+    rng = np.random.default_rng(paused)
+    crew = MadeUpCrew(rng, workers=paused, trouble=0.0)
+    first = list(crew.hands)
+    _, summing = make_summing(crew, rng)
+    steps = itertools.count()
+
+    def watch(job: Pass[Any]) -> None:
+        step = next(steps)
+        assert step < 2000, "nothing moves"
+        if step == 10:
+            crew.hands |= {home: Hand(home, 1, None, True) for home in first}
+            crew.join()
+
+    assert (summing.run(watch).counts == 1).all()
 
 
 def test_an_error_on_a_worker_ends_the_run_as_it_is() -> None:

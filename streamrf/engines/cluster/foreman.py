@@ -15,6 +15,7 @@ from streamrf.units import format_bytes, format_seconds
 TICK = 0.1  # seconds between two looks at what is going on
 MAX_DEATHS = 3  # workers that may be lost over the same rows
 PATIENCE = 300.0  # seconds without any worker before we give up
+STUCK = 10.0  # seconds without news of an errand on a paused worker: most likely it was never begun
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Errand:
     epoch: int
     group: Group | None = None
     inputs: list[Part] = field(default_factory=list)
+    rows: int = 0  # done, as far as we have heard
+    heard: float = 0.0  # when that was news, or the worker was last seen at work
 
     @property
     def groups(self) -> list[Group]:
@@ -61,6 +64,7 @@ class Foreman(ABC):
         self._check_help()
         for errand in [e for e in self.running.values() if e.home not in self.crew.hands or e.ticket.is_lost]:
             self._lose(errand)
+        self._take_from_the_paused()
         self.see_losses()
         workers = [hand for hand in self.crew.hands.values() if not hand.paused]
         self._rate = self.pace.total(hand.address for hand in workers)
@@ -69,9 +73,19 @@ class Foreman(ABC):
                 continue
             given = self.next_errand(hand)
             if given is not None:
+                given.heard = self.crew.now()
                 self.running[hand.address] = given
         for ticket in self.crew.finished(TICK):
             self._finish(ticket)
+
+    def _take_from_the_paused(self) -> None:
+        """Dask does not begin what a worker has before it when its memory is almost full: others are to do it."""
+        for errand in list(self.running.values()):
+            rows = self.crew.progress.get(errand.ticket.number, 0)
+            if rows != errand.rows or not self.crew.hands[errand.home].paused:
+                errand.rows, errand.heard = rows, self.crew.now()
+            elif self.crew.now() - errand.heard >= STUCK:
+                self.call_off(errand)
 
     @abstractmethod
     def next_errand(self, hand: Hand) -> Errand | None:

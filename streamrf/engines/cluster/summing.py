@@ -51,11 +51,17 @@ class Summing(Foreman, Generic[S]):
         return self._sum(hand) if self.groups and not self.job.stop else None
 
     def _pair(self, home: str) -> tuple[Part, Part] | None:
-        """A part of this worker that is called for, and another: its own if it has two, else anyone's."""
+        """A part of this worker that is called for, and another: its own if it has two, else anyone's.
+
+        A worker without a part takes one of a paused worker, which cannot add anything itself.
+        """
         called = [part for part in self.held if self._is_called_for(part.epoch)]
-        own = [part for part in called if part.home == home]
-        others = own[1:] + [part for part in called if part.home != home]
+        own = [part for part in called if part.home == home] or [part for part in called if self._is_paused(part.home)]
+        others = own[1:] + [part for part in called if part not in own]
         return (own[0], others[0]) if own and others else None
+
+    def _is_paused(self, home: str) -> bool:
+        return home in self.crew.hands and self.crew.hands[home].paused
 
     def _is_called_for(self, epoch: int) -> bool:
         return epoch < self.epoch or self.job.stop or not self.groups
