@@ -33,7 +33,7 @@ from streamrf.threads import ALONE, Threads, available_cores
 from streamrf.units import format_bytes
 
 FEWEST_ROWS = 8
-MAP_ROWS = 2000  # rows that a map may look at, as in training
+DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # the others take seconds each: they are asked for
 TIMED_ROWS, TIMED_REPEATS = 256, 15  # short runs, so that the median is one that nothing else interrupted
 SMALL_D = 1500  # up to here, threads that share one factorisation wait for each other more than they work
 BUDGET_SHARE = 0.8
@@ -128,7 +128,7 @@ class Bench:
 
     def build(self, kind: str, D: int, seed: int) -> FeatureMap:
         """The map that training would build from the fitted half of the sample."""
-        rows, precision = self.fitted.take(slice(0, MAP_ROWS)), make_precision(self.recipe.bits)
+        rows, precision = self.fitted.take(slice(0, kind_of(kind).rows)), make_precision(self.recipe.bits)
         return build_fourier(
             kind, self.kernel, D, self.scaling.n_outputs, form=self.recipe.form, precision=precision, seed=seed,
             sample=self.scaling.transform(rows.X), targets=self.coding.values(rows.y),  # type: ignore[arg-type]
@@ -196,9 +196,12 @@ def compare(
     source: Source, recipe: Recipe, *, kinds: Sequence[str] | None = None, Ds: Sequence[int] = (50, 100, 200, 400),
     seeds: int = 3, rows: int = 2000, threads: Threads, reporter: Reporter | None = None,
 ) -> Comparison:  # fmt: skip
-    """Measure kinds of frequencies (all by default) at each D; ``recipe`` has kernel, scaling, form, bits and seed."""
+    """Measure kinds of frequencies (by default all that are drawn, not learned) at each D.
+
+    ``recipe`` has kernel, scaling, form, bits and seed.
+    """
     start, reporter = time.monotonic(), reporter or Reporter()
-    kinds, Ds = list(dict.fromkeys(kinds or KINDS)), sorted(set(Ds))
+    kinds, Ds = list(dict.fromkeys(kinds or DRAWN)), sorted(set(Ds))
     _check(recipe, kinds, Ds, seeds, rows)
     reporter.note(source.describe())
     bench = Bench(_sample(source, rows, recipe), recipe, threads)

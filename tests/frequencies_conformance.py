@@ -10,6 +10,7 @@ import pytest
 from streamrf.errors import InputError
 from streamrf.kernels import KERNELS, Kernel, make_kernel
 from streamrf.maps.frequencies import Frequencies, draw
+from streamrf.maps.learning import UNTOLD, Learning
 
 COLUMNS = 6
 ALL = KERNELS
@@ -44,18 +45,21 @@ class FrequencyConformance:
     kernels: tuple[str, ...] = ALL
     unbiased = True
     times_mc = 1.15  # the mean absolute error at most this many times that of mc, on average over seeds
+    learning: Learning = UNTOLD
     shrinks = 0.36  # mean and largest error at 16 times the frequencies, as a share; 1/4 is the Monte Carlo rate
 
     def drawn(self, F: int, seed: int, kernel: str = "gaussian") -> Frequencies:
         sample, _, targets = rows()
-        return draw(self.kind, kernel_named(kernel), F, COLUMNS, seed, sample=sample, targets=targets)
+        wanted = kernel_named(kernel)
+        return draw(self.kind, wanted, F, COLUMNS, seed, sample=sample, targets=targets, learning=self.learning)
 
     def errors(self, F: int, seeds: int, kernel: str = "gaussian", kind: str | None = None) -> np.ndarray:
         """Errors of the kernel between fresh rows, (seeds, pairs)."""
         sample, fresh, targets = rows()
         wanted = kernel_named(kernel)
         K = exact(wanted, fresh)
-        draws = (draw(kind or self.kind, wanted, F, COLUMNS, s, sample=sample, targets=targets) for s in range(seeds))
+        given = {"sample": sample, "targets": targets, "learning": self.learning}
+        draws = (draw(kind or self.kind, wanted, F, COLUMNS, s, **given) for s in range(seeds))
         return np.stack([approximation(drawn, fresh) - K for drawn in draws])
 
     def test_shapes_and_types(self) -> None:
@@ -70,7 +74,8 @@ class FrequencyConformance:
     @pytest.mark.parametrize(("F", "d"), [(1, 1), (2, 1), (7, 1), (1, 5), (3, 5), (5, 5), (6, 5), (64, 2), (100, 3)])
     def test_any_number_of_frequencies_and_columns(self, F: int, d: int) -> None:
         X = np.random.default_rng(0).standard_normal((30, d))
-        drawn = draw(self.kind, make_kernel("gaussian"), F, d, 5, sample=X, targets=np.sin(X.sum(axis=1)))
+        given = {"sample": X, "targets": np.sin(X.sum(axis=1)), "learning": self.learning}
+        drawn = draw(self.kind, make_kernel("gaussian"), F, d, 5, **given)
         assert drawn.dense().shape == (F, d)
         assert np.all(np.isfinite(drawn.dense()))
         assert np.all(np.isfinite(drawn.weights))

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
 
 from streamrf import bounds, calibrate, comparison, epsilon, plots
-from streamrf.comparison import Bench, Cell, Comparison, Spread, compare, crossed_scores
+from streamrf.comparison import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
 from streamrf.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import KINDS, draw, draw_phases
+from streamrf.maps.frequencies import KINDS, draw, draw_phases, kind_of
 from streamrf.pilot import RIDGES
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
@@ -175,12 +175,12 @@ def test_large_fits_go_one_by_one(monkeypatch, threads):
 
 
 def test_every_map_is_measured_at_every_D(found):
-    assert [(cell.map, cell.D) for cell in found.cells] == list(itertools.product(KINDS, (16, 64, 256)))
+    assert [(cell.map, cell.D) for cell in found.cells] == list(itertools.product(DRAWN, (16, 64, 256)))
     assert found.rows == {"fitted": 400, "measured": 400}
     assert all(len(cell.kernel_error.values) == 4 and cell.microseconds > 0 for cell in found.cells)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "aligned"])
+@pytest.mark.parametrize("kind", [kind for kind in DRAWN if kind != "aligned"])
 def test_errors_fall_with_D(found, kind):
     few, some, many = found.of_map(kind)
     assert many.kernel_error.mean < some.kernel_error.mean < few.kernel_error.mean
@@ -207,7 +207,7 @@ def test_maps_that_are_not_defined_are_left_out_with_the_reason(threads):
     recipe = PLAIN.with_(kernel="laplacian", bits="12")
     found = compare(ArraySource(X, y), recipe, Ds=[8], seeds=1, rows=30, threads=threads, reporter=reporter)
     assert set(found.skipped) == {"orthogonal", "sorf", "fastfood", "moment-matched"}
-    assert {cell.map for cell in found.cells} == set(KINDS) - set(found.skipped)
+    assert {cell.map for cell in found.cells} == set(DRAWN) - set(found.skipped)
     assert "no second moment" not in found.skipped["orthogonal"]
     assert "second moment" in found.skipped["moment-matched"]
     assert all("laplacian" in reason for reason in found.skipped.values())
@@ -339,7 +339,7 @@ def test_the_command_draws_a_picture(data, tmp_path):
 def test_a_picture_has_one_line_a_map(found):
     figure = plots.comparison_figure(found)
     for axes, name in zip(figure.axes, ("kernel_error", "holdout_error"), strict=True):
-        assert [line.get_label() for line in axes.lines] == list(KINDS)
+        assert [line.get_label() for line in axes.lines] == list(DRAWN)
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
         assert axes.get_xlabel() == "features D"
         assert axes.get_ylabel()
@@ -347,9 +347,9 @@ def test_a_picture_has_one_line_a_map(found):
             cells = found.of_map(line.get_label())
             assert list(line.get_xdata()) == [16, 64, 256]
             assert list(line.get_ydata()) == [getattr(cell, name).mean for cell in cells]
-        assert len(axes.collections) == len(KINDS)  # bands
+        assert len(axes.collections) == len(DRAWN)  # bands
         heights = sorted(text.xyann[1] for text in axes.texts)
-        assert sorted(text.get_text() for text in axes.texts) == sorted(KINDS)
+        assert sorted(text.get_text() for text in axes.texts) == sorted(DRAWN)
         assert np.diff(heights).min() >= plots.LABEL_GAP * (1 - 1e-9)
 
 
@@ -437,7 +437,7 @@ def test_kernels_without_a_second_moment_get_hoeffding_alone(threads):
     assert bounds.features_pointwise(0.1, 0.05) == found.hoeffding.D
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "aligned"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind_of(kind).targets])
 def test_epsilon_measures_every_map_of_the_kernel(threads, kind):
     recipe = PLAIN.with_(D=64, map=kind, bits="12")
     found = epsilon.assess(ArraySource(*smooth(100)), recipe, 0.1, 0.05, threads)

@@ -27,8 +27,10 @@ from streamrf.maps.frequencies.discrepancy import dyadic_factors, gap_variances,
 from streamrf.maps.frequencies.lattice import lattice_points
 from streamrf.maps.frequencies.sequences import first_primes, halton_points, sobol_points
 from streamrf.maps.frequencies.weighted import nonnegative_solution, normal_equations
+from streamrf.maps.learning import Learning
 
 GAUSSIAN = make_kernel("gaussian")
+SHORT = Learning(iterations=1, steps=1)
 CHANCE = 1e-4  # below it a deviation is no accident, however many such tests there are
 
 
@@ -81,6 +83,26 @@ class TestAligned(FrequencyConformance):
     test_each_kernel_it_is_defined_for = None
 
 
+class TestEkalSample(FrequencyConformance):
+    """A hundred rows of noise are little to learn from in a few steps, and all the same it is better than its start."""
+
+    kind, times_mc, learning = "ekal-sample", 0.6, Learning(iterations=6)
+    test_unbiased = test_error_shrinks_at_its_rate = None  # its errors are those of a fit: see test_ekal
+
+
+class TestEkalCluster(FrequencyConformance):
+    kind, times_mc, learning = "ekal-cluster", 0.6, Learning(iterations=6)
+    test_unbiased = test_error_shrinks_at_its_rate = None
+
+
+class TestSupervised(FrequencyConformance):
+    """It serves the targets, not the kernel: see test_supervised."""
+
+    kind, learning = "supervised", Learning(iterations=2, steps=5)
+    test_unbiased = test_error_shrinks_at_its_rate = test_against_independent_draws = None
+    test_each_kernel_it_is_defined_for = None
+
+
 class TestNames:
     def test_every_kind_has_its_conformance_class(self) -> None:
         assert {kind.kind for kind in FrequencyConformance.__subclasses__()} == set(KINDS)
@@ -96,7 +118,7 @@ class TestNames:
         outcomes = []
         for attempt in (
             lambda: check(kind, make_kernel(kernel)),
-            lambda: draw(kind, make_kernel(kernel), 4, COLUMNS, 0, sample=sample, targets=targets),
+            lambda: draw(kind, make_kernel(kernel), 4, COLUMNS, 0, sample=sample, targets=targets, learning=SHORT),
         ):
             try:
                 attempt()

@@ -12,7 +12,8 @@ from streamrf.errors import DataError, InputError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learned import learn_supervised
-from streamrf.maps.learned.machine import LOSSES, Fit, Moments, loss_named
+from streamrf.maps.learned import machine
+from streamrf.maps.learned.machine import LOSSES, Fit, Moments, Products, least_squares, loss_named
 from streamrf.maps.learned.supervised import Rows, default_rounds, features, mistakes, prediction_slope, prepared
 
 VALUES = {
@@ -88,6 +89,24 @@ def test_weighted_moments_are_those_of_repeated_rows():
     np.testing.assert_allclose(weighted.target_mean, repeated.target_mean)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_products_with_rows_find_what_moments_find(weighted):
+    rng = np.random.default_rng(4)
+    Z, Y = rng.normal(size=(80, 5)) + 1.0, rng.normal(size=(80, 2))
+    weights = rng.random(80) if weighted else None
+    near, exact = Products(Z, Y, weights).ridge(0.2), Moments.of(Z, Y, weights).ridge(0.2)
+    np.testing.assert_allclose(near.coefficients, exact.coefficients, atol=2e-3 * np.abs(exact.coefficients).max())
+    np.testing.assert_allclose(near.scores(Z), exact.scores(Z), atol=5e-3)
+    again = Products(Z, Y, weights).ridge(0.2, exact)
+    np.testing.assert_allclose(again.coefficients, exact.coefficients, atol=1e-5)
+
+
+def test_many_features_are_fitted_by_products():
+    few, many = np.zeros((3, machine.DENSE)), np.zeros((3, machine.DENSE + 1))
+    assert isinstance(least_squares(few, np.zeros((3, 1))), Moments)
+    assert isinstance(least_squares(many, np.zeros((3, 1))), Products)
+
+
 def test_features_that_repeat_one_another_are_fitted_all_the_same():
     rng = np.random.default_rng(3)
     Z = np.repeat(rng.normal(size=(5000, 1)), 60, axis=1).astype(np.float32)
@@ -156,7 +175,7 @@ def ridge_error(W, ridge, X, Y, X_test, Y_test):
 def test_frequencies_turn_towards_the_direction_that_matters():
     X, y = one_direction(1600, 8)
     kernel, W0 = start_for(8)
-    found = learn_supervised(X[:800], y[:800], "regression", kernel, W0, rounds=10, steps=800)
+    found = learn_supervised(X[:800], y[:800], "regression", kernel, W0, rounds=10, steps=80)
     train, test = (X[:800], y[:800, None]), (X[800:], y[800:, None])
     assert found.error < 0.5 * found.start_error
     assert ridge_error(found.W, found.ridge, *train, *test) < 0.5 * ridge_error(W0, 1e-2, *train, *test)
@@ -170,7 +189,7 @@ def test_classes_are_learned_with_every_loss(loss):
     X, y = one_direction(800, 6)
     kernel, W0 = start_for(6)
     labels = np.digitize(y, [-0.4, 0.4])
-    found = learn_supervised(X, np.eye(3)[labels], "classification", kernel, W0, rounds=8, steps=480, loss=loss)
+    found = learn_supervised(X, np.eye(3)[labels], "classification", kernel, W0, rounds=8, steps=60, loss=loss)
     assert found.error < 0.7 * found.start_error
 
 
@@ -178,7 +197,7 @@ def test_several_outputs_are_learned_together():
     X, y = one_direction(800, 6)
     Y = np.stack([y, np.sin(2.0 * X[:, 1])], axis=1)
     kernel, W0 = start_for(6)
-    found = learn_supervised(X, Y, "regression", kernel, W0, rounds=10, steps=800)
+    found = learn_supervised(X, Y, "regression", kernel, W0, rounds=10, steps=80)
     assert found.error < 0.5 * found.start_error
     energy = (found.W**2).sum(axis=0)
     assert energy[:2].min() > energy[2:].max()
@@ -187,10 +206,10 @@ def test_several_outputs_are_learned_together():
 def test_a_settings_best_round_is_what_comes_back_without_refit():
     X, y = one_direction(400, 4)
     kernel, W0 = start_for(4)
-    found = learn_supervised(X, y, "regression", kernel, W0, rounds=8, steps=160, etas=(0.0, 10.0), refit=False, seed=3)
+    found = learn_supervised(X, y, "regression", kernel, W0, rounds=8, steps=20, etas=(0.0, 10.0), refit=False, seed=3)
     assert set(found.history) == {(0.1, 0.0), (0.3, 0.0), (1.0, 0.0), (found.setting.gamma, 10.0)}
     assert found.error == min(check.error for check in found.history[found.setting])
-    everything = learn_supervised(X, y, "regression", kernel, W0, rounds=8, steps=160, seed=3)
+    everything = learn_supervised(X, y, "regression", kernel, W0, rounds=8, steps=20, seed=3)
     assert everything.error == found.error
     assert not np.array_equal(everything.W, found.W)
 
@@ -198,7 +217,7 @@ def test_a_settings_best_round_is_what_comes_back_without_refit():
 def test_the_start_comes_back_where_there_is_nothing_to_learn():
     rng = np.random.default_rng(0)
     kernel, W0 = start_for(5)
-    found = learn_supervised(rng.normal(size=(60, 5)), np.zeros(60), "regression", kernel, W0, rounds=2, steps=20)
+    found = learn_supervised(rng.normal(size=(60, 5)), np.zeros(60), "regression", kernel, W0, rounds=2, steps=10)
     np.testing.assert_array_equal(found.W, W0)
     assert found.error == found.start_error
 
@@ -211,11 +230,36 @@ def test_many_frequencies_take_fewer_rounds_and_too_many_are_refused():
         learn_supervised(np.zeros((20, 2)), np.zeros(20), "regression", kernel, np.zeros((5001, 2)))
 
 
+def test_many_frequencies_are_learned_too(monkeypatch):
+    monkeypatch.setattr(machine, "DENSE", 16)
+    X, y = one_direction(1200, 6)
+    kernel, W0 = start_for(6, F=60)
+    found = learn_supervised(X, y, "regression", kernel, W0, rounds=8, steps=60, gammas=(0.3,), etas=(0.0,))
+    assert found.error < 0.6 * found.start_error
+
+
+def test_losses_of_classes_are_not_for_numbers():
+    kernel, W0 = start_for(2)
+    with pytest.raises(InputError, match="hinge loss is for classes and the targets are numbers"):
+        learn_supervised(np.zeros((20, 2)), np.zeros(20), "regression", kernel, W0, loss="hinge")
+
+
+def test_the_report_tells_before_and_after():
+    X, y = one_direction(400, 4)
+    kernel, W0 = start_for(4)
+    found = learn_supervised(X, y, "regression", kernel, W0, rounds=4, steps=20, landmarks=30, seed=3)
+    told = found.report()
+    assert told["holdout_error"] == {"before": found.start_error, "after": found.error}
+    assert told["landmarks"] == 30
+    assert told["kernel_error"]["before"] < told["kernel_error"]["after"], "targets pull the kernel away"
+    assert len(told["history"]) == sum(map(len, found.history.values()))
+
+
 def test_learning_is_reproducible_from_its_seed():
     X, y = one_direction(200, 4)
     kernel, W0 = start_for(4)
     first, again, other = (
-        learn_supervised(X, y, "regression", kernel, W0, rounds=3, steps=30, seed=seed).W for seed in (1, 1, 2)
+        learn_supervised(X, y, "regression", kernel, W0, rounds=3, steps=10, seed=seed).W for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)

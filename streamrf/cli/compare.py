@@ -14,7 +14,7 @@ from streamrf.cli.options import data_options, make_recipe, open_data, print_jso
 @click.command("compare")
 @shards_argument
 @data_options
-@click.option("--maps", metavar="A,B,...", help="Ways of drawing frequencies; all that are defined by default.")
+@click.option("--maps", metavar="A,B,...", help="Ways of drawing frequencies; all but the learned ones by default.")
 @click.option("--D", "D", default="50,100,200,400", show_default=True, metavar="N,N,...", help="Numbers of features.")
 @click.option(
     "--kernel",

@@ -59,7 +59,8 @@ recipe_options = _stack(
     click.option("--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."),
     click.option("--map", "map", default="auto", show_default=True,
                  help="How frequencies are drawn: auto, mc, orthogonal, sorf, fastfood, halton, sobol, lattice,"
-                      " digital-net, moment-matched, weighted or aligned."),
+                      " digital-net, moment-matched, weighted, aligned; or learned: ekal-sample, ekal-cluster,"
+                      " supervised."),
     click.option("--form", type=click.Choice(["phase", "pairs"]), default="phase", show_default=True,
                  help="cos(w'x + b), or cos and sin pairs."),
     click.option("--scaling", default="auto", show_default=True,

@@ -11,6 +11,8 @@ from streamrf.errors import InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.aligned import draw_aligned
 from streamrf.maps.frequencies.base import Draw, Frequencies, need_radial, stream
+from streamrf.maps.frequencies.learned import ROWS as LEARNING_ROWS
+from streamrf.maps.frequencies.learned import draw_ekal_cluster, draw_ekal_sample, draw_supervised
 from streamrf.maps.frequencies.moments import draw_moment_matched, need_second_moment
 from streamrf.maps.frequencies.monte_carlo import draw_mc
 from streamrf.maps.frequencies.orthogonal import draw_orthogonal
@@ -18,6 +20,7 @@ from streamrf.maps.frequencies.projection import StructuredProjection
 from streamrf.maps.frequencies.quasi import draw_digital_net, draw_halton, draw_lattice, draw_sobol
 from streamrf.maps.frequencies.structured import draw_fastfood, draw_sorf
 from streamrf.maps.frequencies.weighted import draw_weighted
+from streamrf.maps.learning import UNTOLD, Learning
 
 __all__ = ["KINDS", "Frequencies", "Kind", "StructuredProjection", "check", "draw", "draw_phases", "kind_of", "stream"]
 
@@ -33,6 +36,8 @@ class Kind:
     structured: bool = False  # never stores a d x F matrix
     sample: str = "ignored"  # ignored, helps, needed
     targets: bool = False  # needed
+    rows: int = 2000  # of the sample, that it may look at
+    learned: bool = False  # frequencies are moved, for a cosine and a sine each
 
 
 _KINDS = {
@@ -49,7 +54,19 @@ _KINDS = {
     ),
     "weighted": Kind(draw_weighted, "weights fitted to the kernel on a sample", sample="needed"),
     "aligned": Kind(draw_aligned, "draws and weights aligned with the targets", sample="needed", targets=True),
-}
+    "ekal-sample": Kind(
+        draw_ekal_sample, "frequencies and weights learned from random rows", sample="needed", rows=LEARNING_ROWS,
+        learned=True,
+    ),
+    "ekal-cluster": Kind(
+        draw_ekal_cluster, "frequencies and weights learned from rows of clusters", sample="needed",
+        rows=LEARNING_ROWS, learned=True,
+    ),
+    "supervised": Kind(
+        draw_supervised, "frequencies learned from rows and targets", sample="needed", targets=True,
+        rows=LEARNING_ROWS, learned=True,
+    ),
+}  # fmt: skip
 KINDS = tuple(_KINDS)
 
 
@@ -78,10 +95,11 @@ def draw(
     *,
     sample: np.ndarray | None = None,
     targets: np.ndarray | None = None,
+    learning: Learning = UNTOLD,
 ) -> Frequencies:
     """F frequencies of d columns. ``sample`` and ``targets`` are rows scaled as the map's inputs will be."""
     check(kind, kernel)
-    return kind_of(kind).draw(Draw(kernel, F, d, seed, sample, targets))
+    return kind_of(kind).draw(Draw(kernel, F, d, seed, sample, targets, learning))
 
 
 def draw_phases(F: int, seed: int) -> np.ndarray:

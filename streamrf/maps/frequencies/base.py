@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.projection import StructuredProjection
+from streamrf.maps.learning import UNTOLD, Learning
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -26,6 +28,7 @@ class Draw:
     seed: int
     sample: np.ndarray | None = None  # (n, d) rows, scaled as the map's inputs will be
     targets: np.ndarray | None = None  # (n,) or (n, k)
+    learning: Learning = UNTOLD
 
     def __post_init__(self) -> None:
         if self.F < 1 or self.d < 1:
@@ -57,6 +60,7 @@ class Frequencies:
     weights: np.ndarray
     kind: str
     factors: StructuredProjection | None = None
+    report: dict[str, Any] = field(default_factory=dict)  # how learning went, where there was any; not kept in files
 
     def __len__(self) -> int:
         return len(self.weights)

@@ -8,6 +8,7 @@ same quadratic programme.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from streamrf.maps.learned.ekal import (
     Learned,
     Pairs,
     Progress,
+    Waves,
     gradient_of_waves,
     relative_error,
     solve_weights,
@@ -29,15 +31,24 @@ from streamrf.maps.learned.ekal import (
 
 MOST_STEPS, FEWEST_STEPS, WORK = 600, 100, 300_000  # steps times frequencies
 STEP = 0.05  # of the typical size of a frequency's entry
-SOLVE_EVERY, PER_SOLUTION = 4, 80  # steps; one more for so many frequencies: a solution costs the cube of their number
+STEPS, PER_SOLUTION = 4, 80  # S; one more for so many frequencies: a solution costs the cube of their number
 FORGETTING = 0.2  # of the running mean of A and b, at every solution
 MOST_SOLVED = 4096  # frequencies; beyond it the quadratic programme would take more memory and time than it is worth
 REPORTS = 10
 
 
-def default_steps(F: int) -> int:
-    """600, and fewer for many frequencies, whose start is closer."""
-    return int(np.clip(WORK // F, FEWEST_STEPS, MOST_STEPS))
+class Schedule(NamedTuple):
+    """T and S of the paper: how often p is solved for, and how many steps W takes after each."""
+
+    iterations: int
+    steps: int
+
+    @classmethod
+    def of(cls, F: int, iterations: int | None = None, steps: int | None = None) -> Schedule:
+        """600 steps in all where nothing is given, and fewer for many frequencies, whose start is closer."""
+        steps = steps or max(STEPS, F // PER_SOLUTION)
+        total = int(np.clip(WORK // F, FEWEST_STEPS, MOST_STEPS))
+        return cls(iterations or max(1, total // steps), steps)
 
 
 def learn_fresh(
@@ -45,35 +56,47 @@ def learn_fresh(
     kernel: Kernel,
     W0: np.ndarray,
     *,
+    iterations: int | None = None,
     steps: int | None = None,
     decay: float = DECAY,
     unseen: Pairs | None = None,
 ) -> Learned:
     """Frequencies and weights from W0; ``draw`` gives new landmarks each time it is called."""
     W = np.array(W0, np.float32)
-    F, p = len(W), uniform_weights(len(W)).astype(np.float32)
-    steps = default_steps(F) if steps is None else steps
-    adam, mean = Adam(STEP * typical_size(W), steps), _RunningMean()
+    p, T = uniform_weights(len(W)).astype(np.float32), Schedule.of(len(W), iterations, steps)
+    adam, equations = Adam(STEP * typical_size(W), T.iterations * T.steps), _RunningMean()
     history = [_progress(0, np.nan, W, p, decay, unseen)]
-    for step in range(1, steps + 1):
+
+    def fresh() -> tuple[Pairs, Waves, Waves]:
         pairs = Pairs.between(kernel, draw(), draw(), np.float32)
-        left, right = pairs.waves(W)
-        if F <= MOST_SOLVED and (step % max(SOLVE_EVERY, F // PER_SOLUTION) == 1 or step == steps):
-            p = solve_weights(*mean.add(*weight_equations(pairs, left, right)), decay).astype(np.float32)
-        loss, slope = gradient_of_waves(pairs, left, right, p)
-        W = adam.move(W, slope)
-        if step % max(1, steps // REPORTS) == 0 or step == steps:
-            history.append(_progress(step, loss, W, p, decay, unseen))
+        return pairs, *pairs.waves(W)
+
+    for iteration in range(1, T.iterations + 1):
+        for step in range(T.steps):
+            landmarks = fresh()
+            p = equations.solution(*landmarks, p, decay) if step == 0 else p
+            loss, slope = gradient_of_waves(*landmarks, p)
+            W = adam.move(W, slope)
+        if iteration % max(1, T.iterations // REPORTS) == 0 and iteration < T.iterations:
+            history.append(_progress(iteration, loss, W, p, decay, unseen))
+    p = equations.solution(*fresh(), p, decay)
+    history.append(_progress(T.iterations, loss, W, p, decay, unseen))
     return Learned(W.astype(np.float64), p.astype(np.float64), history)
 
 
 class _RunningMean:
-    """A mean of A and b that forgets: both change as W moves."""
+    """A mean of A and b that forgets, as both change while W moves, and the weights that solve it."""
 
     def __init__(self) -> None:
         self.A: np.ndarray | None = None
         self.b = np.zeros(0)
         self.count = 0
+
+    def solution(self, pairs: Pairs, left: Waves, right: Waves, p: np.ndarray, decay: float) -> np.ndarray:
+        """The best weights by the mean with these pairs in it; as they were, where frequencies are too many."""
+        if len(p) > MOST_SOLVED:
+            return p
+        return solve_weights(*self.add(*weight_equations(pairs, left, right)), decay).astype(np.float32)
 
     def add(self, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.count += 1
@@ -85,6 +108,6 @@ class _RunningMean:
         return self.A, self.b
 
 
-def _progress(step: int, loss: float, W: np.ndarray, p: np.ndarray, decay: float, unseen: Pairs | None) -> Progress:
+def _progress(number: int, loss: float, W: np.ndarray, p: np.ndarray, decay: float, unseen: Pairs | None) -> Progress:
     error = np.nan if unseen is None else relative_error(unseen, W, p)
-    return Progress(step, loss + decay / len(p) * float(p @ p), float(error))
+    return Progress(number, loss + decay / len(p) * float(p @ p), float(error))

@@ -13,6 +13,8 @@ from streamrf.errors import InputError, NumericalError
 
 JITTERS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # a feature's mean square is about a half
 BLOCK = 1024
+DENSE = 1024  # features up to which second moments and their factorisation are quicker than products with the rows
+PRODUCTS, ACCURACY = 60, 1e-3  # of conjugate gradients: what the steps that follow can tell from an exact fit
 ROUNDS = 4  # of reweighting; it starts from the last coefficients, which are nearly right already
 
 
@@ -24,6 +26,10 @@ class Fit(NamedTuple):
 
     def scores(self, Z: np.ndarray) -> np.ndarray:
         return Z @ self.coefficients + self.intercept
+
+    def output(self, column: int) -> Fit:
+        """Of one of the outputs."""
+        return Fit(self.coefficients[:, [column]], self.intercept[[column]])
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,13 @@ class Loss:
     def fit(self, Z: np.ndarray, Y: np.ndarray, gamma: float, start: Fit | None = None) -> Fit:
         """Coefficients that minimise the mean loss + gamma |coefficients|^2; the intercept is free."""
         if self.reweighted is None:
-            return Moments.of(Z, Y).ridge(gamma)
-        fit = Moments.of(Z, Y).ridge(gamma) if start is None else start
+            return least_squares(Z, Y).ridge(gamma, start)
+        fit = least_squares(Z, Y).ridge(gamma) if start is None else start
         for _ in range(ROUNDS):
             weights, targets = self.reweighted(fit.scores(Z), Y)
-            columns = [Moments.of(Z, targets[:, [j]], weights[:, j]).ridge(gamma) for j in range(Y.shape[1])]
+            columns = [
+                least_squares(Z, targets[:, [j]], weights[:, j]).ridge(gamma, fit.output(j)) for j in range(Y.shape[1])
+            ]
             fit = Fit(
                 np.concatenate([column.coefficients for column in columns], axis=1),
                 np.concatenate([column.intercept for column in columns]),
@@ -94,7 +102,7 @@ class Moments:
         cross = sum_of_products(Z, Y.astype(Z.dtype), scale) - total * np.outer(mean, target_mean)
         return cls(square / len(Z), cross / len(Z), mean, target_mean)
 
-    def ridge(self, gamma: float) -> Fit:
+    def ridge(self, gamma: float, start: Fit | None = None) -> Fit:
         """Least squares with gamma on the diagonal, and a little more where float32 features leave it indefinite."""
         for jitter in JITTERS:
             A = self.square.copy()
@@ -105,6 +113,55 @@ class Moments:
                 continue
             return Fit(coefficients, self.target_mean - self.mean @ coefficients)
         raise NumericalError(f"the features of {len(self.mean)} columns are not finite: check the inputs for NaN")
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """The same fits without second moments: by conjugate gradients, whose products go through the rows."""
+
+    Z: np.ndarray
+    Y: np.ndarray
+    weights: np.ndarray | None
+
+    def ridge(self, gamma: float, start: Fit | None = None) -> Fit:
+        """Least squares from a start, until the residual is a thousandth of the right hand side."""
+        n, total = len(self.Z), float(len(self.Z)) if self.weights is None else float(self.weights.sum())
+        mean, target_mean = self._sum(np.ones((n, 1)))[:, 0] / total, self._weighted(self.Y).sum(axis=0) / total
+        b = (self._sum(self.Y) - total * np.outer(mean, target_mean)) / n
+
+        def times(V: np.ndarray) -> np.ndarray:
+            return (self._sum(self.Z @ V.astype(self.Z.dtype)) - total * np.outer(mean, mean @ V)) / n + gamma * V
+
+        V = conjugate_gradients(times, b, np.zeros_like(b) if start is None else start.coefficients)
+        return Fit(V, target_mean - mean @ V)
+
+    def _weighted(self, values: np.ndarray) -> np.ndarray:
+        return values if self.weights is None else values * self.weights[:, None]
+
+    def _sum(self, values: np.ndarray) -> np.ndarray:
+        return (self.Z.T @ self._weighted(values).astype(self.Z.dtype)).astype(np.float64)
+
+
+def conjugate_gradients(times: Callable[[np.ndarray], np.ndarray], b: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """The V with ``times(V) = b``, nearly, column by column at once."""
+    tiny = np.finfo(np.float64).tiny
+    residual = b - times(V)
+    direction, square = residual, (residual**2).sum(axis=0)
+    enough = ACCURACY**2 * (b**2).sum(axis=0)
+    for _ in range(PRODUCTS):
+        if (square <= enough).all():
+            break
+        image = times(direction)
+        step = square / np.maximum((direction * image).sum(axis=0), tiny)
+        V, residual = V + step * direction, residual - step * image
+        before, square = square, (residual**2).sum(axis=0)
+        direction = residual + (square / np.maximum(before, tiny)) * direction
+    return V
+
+
+def least_squares(Z: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> Moments | Products:
+    """What fits a ridge to these rows at the least cost."""
+    return Moments.of(Z, Y, weights) if Z.shape[1] <= DENSE else Products(Z, Y, weights)
 
 
 def sum_of_products(Z: np.ndarray, other: np.ndarray, weights: np.ndarray | None) -> np.ndarray:

@@ -8,7 +8,7 @@ growing; the machine that is fitted in the end has a ridge of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,15 +16,24 @@ from streamrf.errors import DataError, InputError, MismatchError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.base import uniform_weights
 from streamrf.maps.learned.adam import Adam
-from streamrf.maps.learned.ekal import Pairs, Waves, ekal_gradient, fit_weights, typical_size
+from streamrf.maps.learned.ekal import (
+    DECAY,
+    Pairs,
+    Waves,
+    ekal_gradient,
+    ekal_loss,
+    fit_weights,
+    relative_error,
+    typical_size,
+)
 from streamrf.maps.learned.landmarks import sample_landmarks
-from streamrf.maps.learned.machine import Fit, Loss, Moments, loss_named
+from streamrf.maps.learned.machine import Fit, Loss, Moments, Products, least_squares, loss_named
 
 GAMMAS = (0.1, 0.3, 1.0)
 ETAS = (0.0, 10.0)
 ROUNDS, FEWEST_ROUNDS = 30, 8  # T of the paper; each fits the machine anew, which is dear for many frequencies
 STEPS = 2400  # T times S of the paper
-MANY, MOST = 512, 5000  # frequencies: from which on rounds are fewer, and at most
+MANY, MOST = 512, 5000  # frequencies: from which on fewer settings and rounds are tried, and at most
 HEAT = 0.25  # of the rounds: then only the best setting goes on, until a quarter of them brought nothing
 BATCH = 256
 STEP = 0.05  # of the typical size of a frequency's entry
@@ -34,6 +43,7 @@ MOST_HELD_OUT = 5000
 MOST_ROWS = 16384  # half of it for more than 1,024 frequencies
 FINAL_RIDGES = (1.0, 0.3, 0.1, 0.01, 0.001)  # times gamma: what the machine that is fitted in the end may want
 FEWEST_ROWS = 8
+JUDGES = 1000  # held-out rows between which the kernel is compared
 
 
 # -- rows and targets
@@ -111,6 +121,8 @@ class Run:
     rounds: int
     steps: int
     rng: np.random.Generator
+    landmarks: int = LANDMARKS
+    decay: float = DECAY
     fit: Fit | None = None
     history: list[Checked] = field(default_factory=list)
     best: np.ndarray | None = None
@@ -155,18 +167,20 @@ class Run:
     def _machine(self) -> None:
         """Fit the machine to the features as they are now, and judge them once a round."""
         Z = features(self.rows.X, self.W)
-        moments = Moments.of(Z, self.rows.Y)
+        equations = least_squares(Z, self.rows.Y)
         if self.loss.reweighted is None:
-            self.fit = moments.ridge(self.setting.gamma)
+            self.fit = equations.ridge(self.setting.gamma, self.fit)
         else:
             self.fit = self.loss.fit(Z, self.rows.Y, self.setting.gamma, self.fit)
         if self.held_out is not None and (not self.history or self.history[-1].round < self.done):
-            self._judge(moments, self.held_out)
+            self._judge(equations, self.held_out)
 
-    def _judge(self, moments: Moments, held_out: Rows) -> None:
+    def _judge(self, equations: Moments | Products, held_out: Rows) -> None:
         Z = features(held_out.X, self.W)
-        ridges = [self.setting.gamma * ratio for ratio in FINAL_RIDGES]
-        checks = [Checked(self.done, self._mistakes(moments.ridge(ridge), Z, held_out), ridge) for ridge in ridges]
+        checks, fit = [], self.fit
+        for ratio in FINAL_RIDGES:
+            fit = equations.ridge(self.setting.gamma * ratio, fit)
+            checks.append(Checked(self.done, self._mistakes(fit, Z, held_out), self.setting.gamma * ratio))
         check = min(checks, key=lambda each: each.error)
         if not self.history or check.error < self.error:
             self.best = self.W
@@ -178,11 +192,11 @@ class Run:
     def _weights(self) -> None:
         """The weights of the kernel loss, from new landmarks."""
         if self.setting.eta:
-            landmarks = sample_landmarks(self.rows.X, min(2 * LANDMARKS, len(self.rows)), self.rng)
-            self.p = fit_weights(Pairs.within(self.kernel, *landmarks), self.W)
+            landmarks = sample_landmarks(self.rows.X, min(2 * self.landmarks, len(self.rows)), self.rng)
+            self.p = fit_weights(Pairs.within(self.kernel, *landmarks), self.W, self.decay)
 
     def _kernel_slope(self) -> np.ndarray:
-        n = min(LANDMARKS, len(self.rows) // 2)
+        n = min(self.landmarks, len(self.rows) // 2)
         left, right = (sample_landmarks(self.rows.X, n, self.rng) for _ in range(2))
         pairs = Pairs.between(self.kernel, left, right, np.float32)
         assert self.p is not None
@@ -217,6 +231,22 @@ class SupervisedFeatures:
     start_error: float
     error: float  # on the held-out rows
     history: dict[Setting, list[Checked]]
+    facts: dict[str, Any] = field(default_factory=dict)  # sizes, and errors of the kernel before and after
+
+    def report(self) -> dict[str, Any]:
+        """What a training run tells of it."""
+        return {
+            "kept": "learned" if self.error < self.start_error else "start",
+            "holdout_error": {"before": self.start_error, "after": self.error},
+            "gamma": self.setting.gamma,
+            "eta": self.setting.eta,
+            **self.facts,
+            "history": [
+                {"gamma": setting.gamma, "eta": setting.eta, "round": check.round, "holdout_error": check.error}
+                for setting, checks in self.history.items()
+                for check in checks
+            ],
+        }
 
 
 def learn_supervised(
@@ -228,31 +258,39 @@ def learn_supervised(
     *,
     seed: int = 0,
     loss: str = "squared",
-    gammas: tuple[float, ...] = GAMMAS,
-    etas: tuple[float, ...] = ETAS,
+    gammas: tuple[float, ...] | None = None,
+    etas: tuple[float, ...] | None = None,
     rounds: int | None = None,
-    steps: int = STEPS,
-    refit: bool = True,
+    steps: int | None = None,
+    landmarks: int | None = None,
+    decay: float | None = None,
+    refit: bool | None = None,
 ) -> SupervisedFeatures:
     """Algorithm 2 from W0 on rows in memory: X scaled, Y as numbers or as columns of classes.
 
     A quarter of the rows is held out to choose gamma, eta and the round to stop at; then, with ``refit``, all rows are
-    learned from with these choices. W0 comes back where nothing is better on the held-out rows. ``steps`` of descent
-    are shared out over the ``rounds``.
+    learned from with these choices. W0 comes back where nothing is better on the held-out rows. Each of the ``rounds``
+    takes so many ``steps`` of descent.
     """
+    many = len(W0) > MANY
     if len(W0) > MOST:
         raise InputError(f"learning from targets is for at most {MOST:,} frequencies, not {len(W0):,}: take fewer")
-    rng = np.random.default_rng(seed)
-    rows, rounds = prepared(X, Y, task), rounds or default_rounds(len(W0))
+    if loss != "squared" and task == "regression":
+        raise InputError(f"a {loss} loss is for classes and the targets are numbers: use the squared loss")
+    rng, rounds = np.random.default_rng(seed), rounds or default_rounds(len(W0))
+    rows = prepared(X, Y, task)
     order = rng.permutation(len(rows))
     held = min(MOST_HELD_OUT, max(2, int(len(order) * HELD_OUT)))
     order = order[: held + (MOST_ROWS if len(W0) <= 2 * MANY else MOST_ROWS // 2)]
+    gammas, etas = gammas or (GAMMAS[1:2] if many else GAMMAS), etas or (ETAS[:1] if many else ETAS)
     first = Run(
         rows.take(order[held:]), rows.take(order[:held]), task, loss_named(loss), kernel, Setting(gammas[0], etas[0]),
-        W0, rounds, max(1, steps // rounds), np.random.default_rng(seed),
+        W0, rounds, steps or max(1, STEPS // rounds), np.random.default_rng(seed), landmarks or LANDMARKS,
+        DECAY if decay is None else decay,
     )  # fmt: skip
     runs = _race(first, gammas, etas, seed)
     winner = min(runs, key=lambda run: run.error).advance(rounds)
+    refit = not many if refit is None else refit
     return _outcome(winner, runs, rows.take(order) if refit else None, np.asarray(W0, np.float64), seed)
 
 
@@ -283,7 +321,20 @@ def _outcome(winner: Run, runs: list[Run], everything: Rows | None, W0: np.ndarr
             winner, rows=everything, held_out=None, W=W0, rng=np.random.default_rng(seed), fit=None, history=[]
         )
         W = again.advance(winner.best_round).W
-    history = {run.setting: run.history for run in runs}
+    W, history = W.astype(np.float64), {run.setting: run.history for run in runs}
     return SupervisedFeatures(
-        W.astype(np.float64), uniform_weights(len(W)), winner.setting, best.ridge, start.error, best.error, history
+        W, uniform_weights(len(W)), winner.setting, best.ridge, start.error, best.error, history, _facts(winner, W0, W)
     )
+
+
+def _facts(run: Run, W0: np.ndarray, W: np.ndarray) -> dict[str, Any]:
+    """How far the kernel of the features moved: on landmarks, and on held-out rows."""
+    assert run.held_out is not None
+    rng, p = np.random.default_rng(0), uniform_weights(len(W))
+    landmarks = sample_landmarks(run.rows.X, min(run.landmarks, len(run.rows)), rng)
+    some, unseen = Pairs.within(run.kernel, *landmarks), Pairs.within(run.kernel, run.held_out.X[:JUDGES])
+    return {
+        "loss": run.loss.name, "landmarks": len(some.left), "iterations": run.rounds, "steps": run.steps,
+        "landmark_loss": {"before": ekal_loss(some, W0, p), "after": ekal_loss(some, W, p)},
+        "kernel_error": {"before": relative_error(unseen, W0, p), "after": relative_error(unseen, W, p)},
+    }  # fmt: skip

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from streamrf.errors import DataError, InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.base import uniform_weights
-from streamrf.maps.learned.ekal import Landmarks, Learned, Pairs, ekal_loss, learn_ekal, relative_error
-from streamrf.maps.learned.fresh import learn_fresh
+from streamrf.maps.learned.ekal import DECAY, Landmarks, Learned, Pairs, ekal_loss, learn_ekal, relative_error
+from streamrf.maps.learned.fresh import Schedule, learn_fresh
 from streamrf.maps.learned.landmarks import Clusters, sample_landmarks
 
 SAMPLE, CLUSTER = "sample", "cluster"
-MOST_LANDMARKS = 256  # a step: more of them make steps dearer, not better
+FEWEST_LANDMARKS, MOST_LANDMARKS = 50, 256  # a step: more of them make steps dearer, not better
 UNSEEN = 1000  # rows kept apart, whose pairs judge
 POOL = 20_000  # rows that landmarks are drawn from
 FEWEST_ROWS = 16
+START = "start"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,34 @@ class KernelFeatures:
     learned: Learned
     chosen: str
     errors: dict[str, float]  # ``start`` is W0 with equal weights
-    losses: tuple[float, float]  # mean squared error over these pairs, before and after
+    losses: tuple[float, float]  # mean squared error over pairs of landmarks, before and after
+    landmarks: int
+    schedule: Schedule
+
+    def report(self) -> dict[str, Any]:
+        """What a training run tells of it."""
+        return {
+            "kept": START if self.chosen == START else "learned",
+            "landmarks": self.landmarks,
+            "iterations": self.schedule.iterations,
+            "steps": self.schedule.steps,
+            "landmark_loss": {"before": self.losses[0], "after": self.losses[1]},
+            "kernel_error": {"before": self.errors[START], "after": self.errors[self.chosen]},
+            "history": [{"iteration": step.iteration, "kernel_error": step.error} for step in self.learned.history],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """Where to start from, where landmarks come from, what judges, and what was asked for."""
+
+    unseen: Pairs
+    kernel: Kernel
+    W0: np.ndarray
+    draw: Callable[[], Landmarks]
+    clusters: Clusters | None
+    schedule: Schedule
+    decay: float
 
 
 def learn_kernel_features(
@@ -38,11 +67,15 @@ def learn_kernel_features(
     *,
     landmarks: str = CLUSTER,
     count: int | None = None,
+    iterations: int | None = None,
+    steps: int | None = None,
+    decay: float | None = None,
     fresh: bool = True,
     seed: int = 0,
 ) -> KernelFeatures:
-    """Learn from scaled rows X. ``count`` landmarks (by default as many as frequencies, at most 256) are new at every
-    step if ``fresh``, and otherwise fixed, as in the paper: then centres of clusters and rows closest to them compete.
+    """Learn from scaled rows X. ``count`` landmarks (by default as many as frequencies, from 50 to 256) are new at
+    every step if ``fresh``, and otherwise fixed, as in the paper: then centres of clusters and rows closest to them
+    compete.
     """
     if landmarks not in (SAMPLE, CLUSTER):
         raise InputError(f"there are no landmarks by {landmarks!r}: choose sample or cluster")
@@ -51,46 +84,44 @@ def learn_kernel_features(
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(X))
     apart = min(UNSEEN, len(X) // 4)
-    unseen = Pairs.within(kernel, X[order[:apart]])
     pool = np.asarray(X[order[apart : apart + POOL]], np.float64)
-    count = min(len(pool) // 2, count or min(MOST_LANDMARKS, len(W0)))
-    learn = _learn_with_fresh if fresh else _learn_with_fixed
-    candidates = learn(pool, count, landmarks, kernel, W0, unseen, seed, rng)
-    return _best(candidates, np.asarray(W0, np.float64), unseen)
+    count = max(2, min(len(pool) // 2, count or int(np.clip(len(W0), FEWEST_LANDMARKS, MOST_LANDMARKS))))
+    clusters = Clusters.find(pool, count, seed) if landmarks == CLUSTER else None
+    task = _Task(
+        Pairs.within(kernel, X[order[:apart]]), kernel, np.asarray(W0, np.float64),
+        (lambda: sample_landmarks(pool, count, rng)) if clusters is None else (lambda: clusters.members(rng)),
+        clusters, Schedule.of(len(W0), iterations, steps), DECAY if decay is None else decay,
+    )  # fmt: skip
+    some = Pairs.within(kernel, *task.draw())
+    candidates = _learn_with_fresh(task, landmarks) if fresh else _learn_with_fixed(task)
+    return _best(candidates, task, some)
 
 
-def _learn_with_fresh(
-    pool: np.ndarray, count: int, landmarks: str, kernel: Kernel, W0: np.ndarray, unseen: Pairs, seed: int,
-    rng: np.random.Generator,
-) -> dict[str, Learned]:  # fmt: skip
-    return {landmarks: learn_fresh(_drawing(pool, count, landmarks, seed, rng), kernel, W0, unseen=unseen)}
+def _learn_with_fresh(task: _Task, name: str) -> dict[str, Learned]:
+    T, S = task.schedule
+    return {
+        name: learn_fresh(
+            task.draw, task.kernel, task.W0, iterations=T, steps=S, decay=task.decay, unseen=task.unseen
+        )
+    }  # fmt: skip
 
 
-def _drawing(
-    pool: np.ndarray, count: int, landmarks: str, seed: int, rng: np.random.Generator
-) -> Callable[[], Landmarks]:
-    if landmarks == SAMPLE:
-        return lambda: sample_landmarks(pool, count, rng)
-    clusters = Clusters.find(pool, count, seed)
-    return lambda: clusters.members(rng)
+def _learn_with_fixed(task: _Task) -> dict[str, Learned]:
+    """One set of landmarks for all iterations; for clusters both their centres and the rows closest to these."""
+    clusters = task.clusters
+    fixed = (
+        {SAMPLE: task.draw()} if clusters is None else {"centres": clusters.centres(), "closest": clusters.closest()}
+    )
+    return {
+        name: learn_ekal(each.X, each.weights, task.kernel, task.W0, decay=task.decay, unseen=task.unseen)
+        for name, each in fixed.items()
+    }
 
 
-def _learn_with_fixed(
-    pool: np.ndarray, count: int, landmarks: str, kernel: Kernel, W0: np.ndarray, unseen: Pairs, seed: int,
-    rng: np.random.Generator,
-) -> dict[str, Learned]:  # fmt: skip
-    if landmarks == SAMPLE:
-        fixed = {"sample": sample_landmarks(pool, count, rng)}
-    else:
-        clusters = Clusters.find(pool, count, seed)
-        fixed = {"centres": clusters.centres(), "closest": clusters.closest()}
-    return {name: learn_ekal(each.X, each.weights, kernel, W0, unseen=unseen) for name, each in fixed.items()}
-
-
-def _best(candidates: dict[str, Learned], W0: np.ndarray, unseen: Pairs) -> KernelFeatures:
+def _best(candidates: dict[str, Learned], task: _Task, some: Pairs) -> KernelFeatures:
     """The candidate with the least error; the start is one of them."""
-    candidates = {"start": Learned(W0, uniform_weights(len(W0))), **candidates}
-    errors = {name: relative_error(unseen, each.W, each.p) for name, each in candidates.items()}
+    candidates = {START: Learned(task.W0, uniform_weights(len(task.W0))), **candidates}
+    errors = {name: relative_error(task.unseen, each.W, each.p) for name, each in candidates.items()}
     chosen = min(errors, key=lambda name: errors[name])
-    before, after = (ekal_loss(unseen, candidates[name].W, candidates[name].p) for name in ("start", chosen))
-    return KernelFeatures(candidates[chosen], chosen, errors, (before, after))
+    before, after = (ekal_loss(some, candidates[name].W, candidates[name].p) for name in (START, chosen))
+    return KernelFeatures(candidates[chosen], chosen, errors, (before, after), len(some.left), task.schedule)
