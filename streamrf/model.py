@@ -15,9 +15,8 @@ from streamrf.archive import Archive, read_archive, write_archive
 from streamrf.calibration import Calibration
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
-from streamrf.maps.base import FeatureMap
+from streamrf.maps.base import FeatureMap, RowScorer
 from streamrf.maps.build import map_from_parts
-from streamrf.maps.scores import Scorer
 from streamrf.recipe import Recipe
 from streamrf.scaling import Scaling
 from streamrf.solvers.ridge import Weights
@@ -52,8 +51,8 @@ class Model:
         return self.coding.task == CLASSIFICATION
 
     @cached_property
-    def _scorer(self) -> Scorer:
-        return Scorer(self.map, self.weights.coefficients, self.weights.intercept)
+    def _scorer(self) -> RowScorer:
+        return self.map.scorer(self.weights.coefficients, self.weights.intercept)
 
     def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
         """(n, outputs): decision scores, or predicted numbers, of inputs as they come."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from streamrf.precision import Precision
 from streamrf.threads import Threads
+
+
+class RowScorer(Protocol):
+    """A map with coefficients: scaled inputs in, scores out."""
+
+    def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
+        """(n, outputs) float64."""
 
 
 class FeatureMap(ABC):
@@ -36,6 +43,12 @@ class FeatureMap(ABC):
     @abstractmethod
     def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """JSON and arrays for the model file."""
+
+    def scorer(self, coefficients: np.ndarray, intercept: np.ndarray) -> RowScorer:
+        """Predictions with coefficients (n_features, outputs) of the features as they are written."""
+        from streamrf.maps.scores import Scorer
+
+        return Scorer(self, coefficients, intercept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process as it is to a file: what is packed for this CPU stays here."""

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import special
 
-from streamrf.errors import InputError, MismatchError
+from streamrf.errors import FileFormatError, InputError, MismatchError
+from streamrf.maps.base import FeatureMap, RowScorer
 from streamrf.maps.binning_kernels import hash_rows, moved_scores
+from streamrf.precision import make_precision
 from streamrf.threads import Threads
 
 MAX_BITS = 30
@@ -49,8 +51,14 @@ class GammaWidths:
 
 
 @dataclass(frozen=True, eq=False)
-class BinningMap:
-    """P grids: row x lies in cell ``floor((x - shift) / width)`` of each; an infinite width ignores its column."""
+class BinningMap(FeatureMap):
+    """P grids: row x lies in cell ``floor((x - shift) / width)`` of each; an infinite width ignores its column.
+
+    As features, slots are zeros and a one for each grid; ``compute`` writes them out, which is for small maps alone.
+    """
+
+    kind = "binning"
+    precision = make_precision("8")  # zeros and ones
 
     widths: np.ndarray  # (P, d) float32
     shifts: np.ndarray  # (P, d) float32
@@ -99,8 +107,13 @@ class BinningMap:
         return len(self.widths)
 
     @property
-    def n_inputs(self) -> int:
+    def n_inputs(self) -> int:  # type: ignore[override]
         return self.widths.shape[1]
+
+    @property
+    def n_features(self) -> int:  # type: ignore[override]
+        """Slots of all grids."""
+        return self.grids << self.bits
 
     @property
     def slots(self) -> int:
@@ -147,6 +160,50 @@ class BinningMap:
         totals = np.zeros(self.n_inputs)
         moved_scores(X, moves, *self._compiled, self.bits, table, totals)
         return totals / max(1, len(X))
+
+    # -- as any other feature map
+
+    @property
+    def width(self) -> int:
+        return self.n_features
+
+    @property
+    def amplitudes(self) -> np.ndarray:
+        return np.full(self.n_features, self.grids**-0.5)
+
+    def compute(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
+        out[: len(X), : self.n_features] = 0
+        columns = self.indices(X, threads=threads).T + (np.arange(self.grids, dtype=np.int64) << self.bits)
+        np.put_along_axis(out[: len(X)], columns, 1, axis=1)
+
+    def scorer(self, coefficients: np.ndarray, intercept: np.ndarray) -> RowScorer:
+        from streamrf.maps.binning_scores import BinningScorer
+
+        return BinningScorer(self, coefficients, intercept)
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        document = {"kind": self.kind, "bits": self.bits, "seed": self.seed}
+        return document, {"binning.widths": self.widths, "binning.shifts": self.shifts}
+
+    @classmethod
+    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> BinningMap:
+        """Takes no memory that the file does not fill: tables are arrays of their own, with their sizes."""
+        widths, shifts = arrays["binning.widths"], arrays["binning.shifts"]
+        bits, seed = document["bits"], document["seed"]
+        if type(bits) is not int or type(seed) is not int or widths.dtype != np.float32 or shifts.dtype != np.float32:
+            raise FileFormatError(
+                "the model's grids are damaged: whole numbers and float32 widths and shifts are wanted"
+            )
+        if not widths.size or not np.isfinite(shifts).all() or np.isnan(widths).any():
+            raise FileFormatError(
+                f"the model's grids are damaged: {widths.shape} widths, or numbers that are not finite"
+            )
+        try:
+            return cls(widths, shifts, bits, seed)
+        except (InputError, MismatchError) as error:
+            raise FileFormatError(f"the model's grids are damaged: {error}") from error
+
+    # -- inside
 
     @cached_property
     def _inverse(self) -> np.ndarray:
@@ -201,9 +258,3 @@ def occupancy(map: BinningMap, X: np.ndarray, threads: Threads | None = None) ->
     cells = np.array([len(np.unique(row)) for row in keys])
     occupied = np.array([len(np.unique(row >> np.uint64(64 - map.bits))) for row in keys])
     return Occupancy(len(X), map.slots, cells, occupied)
-
-
-def to_parts(map: BinningMap) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """JSON and arrays from which ``BinningMap`` makes an equal map."""
-    document = {"kind": "binning", "bits": map.bits, "seed": map.seed}
-    return document, {"binning.widths": map.widths, "binning.shifts": map.shifts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from streamrf.errors import FileFormatError
 from streamrf.kernels import Kernel
 from streamrf.maps.base import FeatureMap
+from streamrf.maps.binning import BinningMap
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import draw, draw_phases
 from streamrf.precision import Precision
@@ -36,7 +38,10 @@ def default_kind(kernel: Kernel, d: int) -> str:
 
 def map_from_parts(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> FeatureMap:
     """The map a model file describes."""
-    readers = {FourierMap.kind: FourierMap.from_parts}
+    readers: dict[Any, Callable[..., FeatureMap]] = {
+        FourierMap.kind: FourierMap.from_parts,
+        BinningMap.kind: BinningMap.from_parts,
+    }
     kind = document.get("kind")
     if kind not in readers:
         raise FileFormatError(f"the model has a map of kind {kind!r}; this version knows {', '.join(readers)}")
