@@ -85,6 +85,10 @@ class HoldoutPath(LambdaWalk):
     def keep(self) -> None:
         self.weights = self._last
 
+    def table(self) -> list[dict[str, float]]:
+        """What was tried, for the model's story."""
+        return [{"lambda": ridge, "mean_squared_error": error} for ridge, error in sorted(self.tried.items())]
+
 
 def squared_errors(equations: NormalEquations, weights: Weights, threads: Threads) -> np.ndarray:
     """(outputs,): mean squared error of ``weights`` on the rows whose sums these are, trained on them or not."""

@@ -63,6 +63,7 @@ class DirectRoute(Route):
         if holdout is not None and state.gram.rows >= 2:
             path = self._path(state.gram, holdout)
             verdict.ridge = self._walk(path)
+            verdict.story["lambda_path"] = path.table()
             verdict.calibration, verdict.story["holdout"] = judge(
                 self.prepared, [(path.weights, holdout)], self.threads
             )
