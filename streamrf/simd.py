@@ -48,6 +48,29 @@ def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
     return builder.call(function, list(args))
 
 
+def prefetch(builder: Any, address: Any) -> None:
+    """Ask for the cache line at an address that will be read and written; a hint, nothing more."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    write, near, data = (ir.Constant(I32, value) for value in (1, 3, 1))
+    builder.call(function, [builder.inttoptr(address, byte), write, near, data])
+
+
+def half_of(builder: Any, vector: Any, part: int) -> Any:
+    """The lower (0) or upper (1) half of the lanes."""
+    count = vector.type.count // 2
+    order = ir.Constant(ir.VectorType(I32, count), list(range(part * count, (part + 1) * count)))
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
+
+
+def pinned(builder: Any, vector: Any) -> Any:
+    """The same vector, in a register: sums of several turns of a loop are not to be reordered into more of them."""
+    if "avx2" not in host_features():
+        return vector
+    return builder.asm(ir.FunctionType(vector.type, [vector.type]), "", "=x,0", [vector], False)
+
+
 def dot_pairs(builder: Any, a: Any, b: Any) -> Any:
     """Per 32-bit lane, ``a0*b0 + a1*b1`` of the two int16 it holds: one instruction where the machine has it."""
     width = a.type.count // 2

@@ -31,7 +31,7 @@ def test_two_products_at_least_are_proven_here():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_worst_case_sums_do_not_overflow(bits, name, sign):
     """Every product at its limit for as many rows as are summed in 32 bits, and one more."""
-    rows = max(DEPTH[bits], 2**31 // LIMITS[bits] ** 2 if name == "mkl" else 0, 1100) + 1
+    rows = max(DEPTH, 2**31 // LIMITS[bits] ** 2 if name == "mkl" else 0, 1100) + 1
     Z = np.full((min(rows, 9000), 5), LIMITS[bits])
     Z[:, 1::2] *= sign
     assert np.array_equal(gram(proven_products(bits)[name], Z), Z.T @ Z)
@@ -99,7 +99,7 @@ def test_a_product_that_saturates_is_not_proven(monkeypatch):
 def test_scratch_memory_is_as_announced(bits):
     import tracemalloc
 
-    layout, product = Layout(600), IntegerProduct(bits)
+    layout, product = Layout(600), IntegerProduct()
     Z = np.ones((2048, 600), np.int16)
     totals = np.zeros(layout.length, np.int64)
     with Threads(1) as pool:

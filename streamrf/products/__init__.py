@@ -32,7 +32,7 @@ def choose_product(precision: int | str, threads: int, name: str | None = None) 
 @cache
 def proven_products(bits: int) -> dict[str, Product]:
     """Every product that gives the right integers here, worst case included."""
-    products: list[Product] = [IntegerProduct(bits), BlasProduct(bits)]
+    products: list[Product] = [IntegerProduct(), BlasProduct(bits)]
     if library() is not None:
         products.append(MklProduct(bits))
     return {product.name: product for product in products if prove(product, bits)}
@@ -78,5 +78,5 @@ def worst_work_bytes(bits: str, layout: Layout, threads: int) -> int:
     """Scratch memory of the hungriest product that may be chosen; nothing is proven or timed for it."""
     keys: list[int | str] = [8, 12, "float32", "float64"] if bits == "auto" else [int(bits) if bits.isdigit() else bits]
     sizes = [BlasProduct(key).work_bytes(layout, threads) for key in keys]
-    sizes += [IntegerProduct(key).work_bytes(layout, threads) for key in keys if isinstance(key, int)]
+    sizes += [IntegerProduct().work_bytes(layout, threads)]
     return max(sizes)
