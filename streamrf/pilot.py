@@ -2,8 +2,8 @@
 
 Coordinate by coordinate, cheap to dear: every pairing of scaling and kernel is tried at small D with a search over the
 width; the best few are tried again at larger D; the winner's width once more on all sample rows, because more rows want
-a narrower kernel; then precisions, from the cheapest up. Every trial is a ridge path judged by squared error on rows it
-has not seen.
+a narrower kernel; a metric, if one is asked for; then precisions, from the cheapest up. Every trial is a ridge path
+judged by squared error on rows it has not seen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from streamrf.maps.build import build_fourier, default_kind
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import kind_of
 from streamrf.precision import PRECISIONS, make_precision
-from streamrf.recipe import AUTO, Recipe
+from streamrf.recipe import AUTO, NONE, Recipe
 from streamrf.reporting import Reporter
 from streamrf.ridge_trial import RidgeTrial, wrong_classes
 from streamrf.scaling import Scaling, fit_scaling, heavy_tailed
@@ -29,6 +29,9 @@ from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.threads import Threads
+
+if TYPE_CHECKING:
+    from streamrf.maps.learned.metric import Metric
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 KERNELS = ("gaussian", "laplacian", "matern32")
@@ -61,6 +64,7 @@ class Trial:
     error: float = np.inf
     misses: float | None = None  # share of wrong classes, for classification
     seconds: float = 0.0
+    metric: str = NONE  # or diagonal, full: that of the run
 
 
 class PilotRun:
@@ -74,6 +78,8 @@ class PilotRun:
         self.sample = sample
         self.budget, self.deadline = budget, time.monotonic() + budget
         self.trials: list[Trial] = []
+        self.metric: Metric | None = None
+        self.story: dict[str, Any] = {}  # how the metric was learned
 
     def settle(self) -> Recipe:
         """The recipe with every ``auto`` replaced."""
@@ -87,6 +93,8 @@ class PilotRun:
         if rows > large[1]:
             self.deadline = time.monotonic() + self.budget  # the stage that matters most is not to starve
             best = self.refine(best, large[0], rows)
+        if self.recipe.metric != NONE:
+            best = self.with_metric(best)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
         return replace(
@@ -97,7 +105,41 @@ class PilotRun:
             bits=bits,
             ridge=best.ridge if self.recipe.ridge is None else self.recipe.ridge,
             map=default_kind(kernel, self._columns(best)) if self.recipe.map == AUTO else self.recipe.map,
+            form=self.recipe.settled_form,
         )
+
+    def settle_metric(self) -> Recipe:
+        """Of a recipe that has no other ``auto`` left: only the width moves, with the metric."""
+        recipe, rows = self.recipe, min(len(self.sample), LARGE_ROWS)
+        assert recipe.length_scale is not None
+        D = min(recipe.D, PILOT_D)
+        start = Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows)
+        return replace(recipe, length_scale=self.with_metric(self.fit(start)).length_scale)
+
+    def with_metric(self, best: Trial) -> Trial:
+        """The trial with a learned metric and a width of its own, if it is better than the trial as it is."""
+        from streamrf.maps.learned.metric import LEAST_GAIN
+        from streamrf.metric_pilot import describe, search_metric
+
+        kernel = make_kernel(best.kernel, length_scale=best.length_scale)
+        seen = self.sample.take(slice(0, self._cut(best)))  # the rows that judge trials have no say in it
+        X, Y = self.scaling(best.scaling).transform(seen.X), self.coding.values(seen.y)  # type: ignore[arg-type]
+        asked, seed = self.recipe.metric, self.recipe.seed
+        found = search_metric(X, Y, self.coding.task, kernel, best.D, asked=asked, seed=seed, threads=self.threads)
+        self.story = {"asked": asked, "form": NONE, **describe(found)}
+        self.story["holdout_error"] = {"before": best.error, "after": best.error}
+        if not found.learned:
+            self.reporter.note(f"metric: no {asked} metric is better than none on this sample")
+            return best
+        self.metric, self.deadline = found, time.monotonic() + self.budget
+        narrower = best.length_scale / found.narrowing
+        stretched = self.descend(replace(best, length_scale=narrower, metric=found.form), 2**0.5, free=True)
+        if stretched.error > best.error * (1.0 - LEAST_GAIN):
+            self.reporter.note(f"metric: the {found.form} one is left out, as it is no better on unseen rows")
+            self.metric = None
+            return best
+        self.story |= {"form": found.form, "holdout_error": {"before": best.error, "after": stretched.error}}
+        return stretched
 
     def pairings(self) -> Iterator[tuple[str, str]]:
         """Scalings and kernels to try: what the recipe fixes, or the candidates."""
@@ -143,10 +185,10 @@ class PilotRun:
         """Once more at larger D and on more rows, in smaller steps; lambda moves little."""
         return self.descend(replace(trial, D=D, rows=rows), 2**0.5)
 
-    def descend(self, trial: Trial, factor: float) -> Trial:
-        """A line search over the width in steps of ``factor``."""
+    def descend(self, trial: Trial, factor: float, *, free: bool = False) -> Trial:
+        """A line search over the width in steps of ``factor``; a width that was given moves only if it is set free."""
         best = self.fit(trial)
-        if self.recipe.length_scale is not None:
+        if self.recipe.length_scale is not None and not free:
             return best
         for step in (1 / factor, factor):
             moved = False
@@ -175,8 +217,7 @@ class PilotRun:
 
     def fit(self, trial: Trial) -> Trial:
         """The trial with its error and its best lambda, judged on the last quarter of its rows."""
-        start = time.monotonic()
-        cut = trial.rows - max(1, int(trial.rows * VALIDATION))
+        start, cut = time.monotonic(), self._cut(trial)
         fitted = RidgeTrial(self.scaling(trial.scaling), self._map(trial), self.coding, self.threads)
         path = fitted.fit(self.sample.take(slice(0, cut)), self._ridges(trial))
         unseen = self.sample.take(slice(cut, trial.rows))
@@ -184,6 +225,10 @@ class PilotRun:
         self.trials.append(done)
         self.reporter.tried(done)
         return done
+
+    def _cut(self, trial: Trial) -> int:
+        """Where the rows begin that judge a trial."""
+        return trial.rows - max(1, int(trial.rows * VALIDATION))
 
     def _ridges(self, trial: Trial) -> tuple[float, ...]:
         if self.recipe.ridge is not None:
@@ -197,11 +242,12 @@ class PilotRun:
         return build_fourier(
             default_kind(kernel, self._columns(trial)) if fitted else self.recipe.map,
             kernel,
-            trial.D - trial.D % 2 if self.recipe.form == "pairs" else trial.D,
+            trial.D - trial.D % 2 if self.recipe.settled_form == "pairs" else trial.D,
             self._columns(trial),
-            form=self.recipe.form,
+            form=self.recipe.settled_form,
             precision=make_precision(trial.bits),
             seed=self.recipe.seed,
+            metric=self.metric.factor if self.metric and trial.metric != NONE else None,
         )
 
     def _columns(self, trial: Trial) -> int:
@@ -237,7 +283,7 @@ def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:
     for name, value in DEFAULTS.items():
         if getattr(recipe, name) in (AUTO, None):
             settled[name] = value
-    recipe = replace(recipe, **settled)
+    recipe = replace(recipe, **settled, form=recipe.settled_form)
     if recipe.length_scale is None:
         scaled = fit_scaling(recipe.scaling, sample).transform(sample[:2000])
         rng = np.random.default_rng(recipe.seed)

@@ -12,15 +12,23 @@ from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import make_kernel
 from streamrf.look import TASKS
 from streamrf.maps.fourier import FORMS
-from streamrf.maps.frequencies import KINDS
+from streamrf.maps.frequencies import KINDS, kind_of
+from streamrf.maps.learning import Learning
 from streamrf.precision import PRECISIONS
 from streamrf.sources.screening import POLICIES
 
-AUTO = "auto"
+AUTO, NONE = "auto", "none"
+METRICS = (NONE, "diagonal", "full", "learned")
+PREDICTION_LOSSES = ("squared", "hinge", "logistic")
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
 SOLVERS = ("cholesky",)
 MAX_FEATURES = 2_000_000
 MAX_FOLDS = 100
+MAX_LANDMARKS, MAX_ITERATIONS = 10_000, 100_000
+_CHOICES = {
+    "form": FORMS, "scaling": SCALINGS, "bits": PRECISIONS, "map": KINDS, "solver": SOLVERS,
+    "prediction_loss": PREDICTION_LOSSES,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,14 @@ class Recipe:
     kernel: str = AUTO
     length_scale: float | None = None
     map: str = AUTO
-    form: str = "phase"
+    form: str = AUTO  # pairs for learned frequencies, else phase
+    metric: str = NONE  # learned: whichever of none, diagonal and full is best on unseen rows
+    landmarks: int | None = None  # this and the next five: what the learning of frequencies may be told
+    learning_iterations: int | None = None
+    learning_steps: int | None = None
+    weight_decay: float | None = None
+    eta: float | None = None
+    prediction_loss: str = AUTO
     scaling: str = AUTO
     bits: str = AUTO
     ridge: float | None = None
@@ -45,10 +60,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._check("D", 1 <= self.D <= MAX_FEATURES, f"a number of features from 1 to {MAX_FEATURES:,}")
-        self._check("form", self.form in FORMS, f"one of {', '.join(FORMS)}")
-        self._check("D", self.form == "phase" or self.D % 2 == 0, "an even number when features come in pairs")
-        for name, allowed in (("scaling", SCALINGS), ("bits", PRECISIONS), ("map", KINDS), ("solver", SOLVERS)):
+        for name, allowed in _CHOICES.items():
             self._check(name, getattr(self, name) in (AUTO, *allowed), f"auto or one of {', '.join(allowed)}")
+        self._check("D", self.settled_form == "phase" or self.D % 2 == 0, "an even number when features come in pairs")
+        self._check_learning()
         self._check("task", self.task in TASKS, f"one of {', '.join(TASKS)}")
         self._check("nan", self.nan in POLICIES, f"one of {', '.join(POLICIES)}")
         self._check("pilot", self.pilot in (AUTO, "none"), "auto or none")
@@ -60,10 +75,38 @@ class Recipe:
         if self.kernel != AUTO:
             make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
 
+    def _check_learning(self) -> None:
+        self._check("metric", self.metric in METRICS, f"one of {', '.join(METRICS)}")
+        dense = self.map == AUTO or not kind_of(self.map).structured
+        self._check("metric", self.metric == NONE or dense, f"none (a metric would make {self.map} a dense matrix)")
+        self._check(
+            "landmarks", self.landmarks is None or 2 <= self.landmarks <= MAX_LANDMARKS, f"2 to {MAX_LANDMARKS:,}"
+        )
+        for name in ("learning_iterations", "learning_steps"):
+            count = getattr(self, name)
+            self._check(name, count is None or 1 <= count <= MAX_ITERATIONS, f"a number from 1 to {MAX_ITERATIONS:,}")
+        for name in ("weight_decay", "eta"):
+            value = getattr(self, name)
+            self._check(name, value is None or 0 <= value < inf, "zero or a positive number")
+
     def _check(self, name: str, fine: bool, wanted: str) -> None:
         if not fine:
-            option = {"length_scale": "length-scale", "ridge": "lambda"}.get(name, name)
+            option = "lambda" if name == "ridge" else name.replace("_", "-")
             raise InputError(f"--{option} {getattr(self, name)}: {wanted} is wanted")
+
+    @property
+    def settled_form(self) -> str:
+        """The form, with ``auto`` replaced: learned frequencies are learned for a cosine and a sine each."""
+        if self.form != AUTO:
+            return self.form
+        return "pairs" if self.map != AUTO and kind_of(self.map).learned else "phase"
+
+    def learning(self, task: str) -> Learning:
+        """What the learning of frequencies is told."""
+        loss = None if self.prediction_loss == AUTO else self.prediction_loss
+        return Learning(
+            self.landmarks, self.learning_iterations, self.learning_steps, self.weight_decay, self.eta, loss, task
+        )
 
     def with_(self, **changes: Any) -> Recipe:
         return replace(self, **changes)

@@ -11,7 +11,7 @@ from streamrf.errors import InputError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learned import FourierFits, apply_factor, gradient_outer_product, learn_metric
-from streamrf.maps.learned.metric import Judged, choose_factor, root
+from streamrf.maps.learned.metric import Judged, root
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))
@@ -69,7 +69,7 @@ def test_a_factor_serves_inputs_and_frequencies():
 def scripted(errors):
     """A fit whose errors are read from a list: the isotropic one first."""
     told = iter(errors)
-    return lambda factor: Judged(next(told), 1.0, lambda: np.diag([4.0, 1.0]))
+    return lambda factor, near: Judged(next(told), 1.0, lambda: np.diag([4.0, 1.0]))
 
 
 def test_the_best_round_is_kept_and_rounds_end_when_one_is_worse():
@@ -98,12 +98,6 @@ def test_no_clear_gain_is_no_metric(others):
 def test_there_are_two_forms():
     with pytest.raises(InputError, match="full or diagonal"):
         learn_metric(scripted([1.0]), 2, forms=("round",))
-
-
-def test_a_map_without_gradients_takes_the_better_of_factors():
-    narrow, wide = np.array([2.0, 1.0]), np.array([0.5, 1.0])
-    np.testing.assert_array_equal(choose_factor([narrow, wide], lambda factor: -factor[0], 2), narrow)
-    np.testing.assert_array_equal(choose_factor([narrow, wide], lambda factor: abs(factor[0] - 1), 2), np.ones(2))
 
 
 # -- fits with Fourier features

@@ -13,6 +13,7 @@ from streamrf.maps.base import FeatureMap
 from streamrf.maps.binning import BinningMap
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import draw, draw_phases
+from streamrf.maps.learning import UNTOLD, Learning
 from streamrf.precision import Precision
 
 SOBOL_COLUMNS = 256
@@ -20,11 +21,13 @@ SOBOL_COLUMNS = 256
 
 def build_fourier(
     kind: str, kernel: Kernel, D: int, d: int, *, form: str, precision: Precision, seed: int,
-    sample: np.ndarray | None = None, targets: np.ndarray | None = None,
+    sample: np.ndarray | None = None, targets: np.ndarray | None = None, learning: Learning = UNTOLD,
+    metric: np.ndarray | None = None,
 ) -> FourierMap:  # fmt: skip
     """D features of the kernel: D frequencies at random phases, or D / 2 with a cosine and a sine each."""
     count = D // 2 if form == "pairs" else D
-    frequencies = draw(kind, kernel, count, d, seed, sample=sample, targets=targets)
+    given: dict[str, Any] = {"sample": sample, "targets": targets, "learning": learning, "metric": metric}
+    frequencies = draw(kind, kernel, count, d, seed, **given)
     phases = np.zeros(count) if form == "pairs" else draw_phases(count, seed)
     return FourierMap(frequencies, phases, form, precision)
 

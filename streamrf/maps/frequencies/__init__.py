@@ -10,7 +10,7 @@ import numpy as np
 from streamrf.errors import InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.aligned import draw_aligned
-from streamrf.maps.frequencies.base import Draw, Frequencies, need_radial, stream
+from streamrf.maps.frequencies.base import Draw, Frequencies, apply_factor, need_radial, stream
 from streamrf.maps.frequencies.learned import ROWS as LEARNING_ROWS
 from streamrf.maps.frequencies.learned import draw_ekal_cluster, draw_ekal_sample, draw_supervised
 from streamrf.maps.frequencies.moments import draw_moment_matched, need_second_moment
@@ -96,10 +96,17 @@ def draw(
     sample: np.ndarray | None = None,
     targets: np.ndarray | None = None,
     learning: Learning = UNTOLD,
+    metric: np.ndarray | None = None,
 ) -> Frequencies:
-    """F frequencies of d columns. ``sample`` and ``targets`` are rows scaled as the map's inputs will be."""
+    """F frequencies of d columns. ``sample`` and ``targets`` are rows scaled as the map's inputs will be.
+
+    With a ``metric`` the kernel is that of inputs multiplied by it, and the frequencies carry it.
+    """
     check(kind, kernel)
-    return kind_of(kind).draw(Draw(kernel, F, d, seed, sample, targets, learning))
+    if metric is not None and sample is not None:
+        sample = apply_factor(sample, metric)
+    drawn = kind_of(kind).draw(Draw(kernel, F, d, seed, sample, targets, learning))
+    return drawn if metric is None else drawn.stretched(metric)
 
 
 def draw_phases(F: int, seed: int) -> np.ndarray:

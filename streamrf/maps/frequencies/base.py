@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,16 @@ class Frequencies:
         """The frequencies as (F, d) float64, whatever the kind."""
         return self.factors.dense() if self.W is None else self.W  # type: ignore[union-attr]
 
+    def stretched(self, factor: np.ndarray) -> Frequencies:
+        """The same kernel of inputs multiplied by ``factor``: w'(Lx) = (Lw)'x, so that the metric is in W and nowhere
+        else."""
+        if self.W is None:
+            raise InputError(
+                f"{self.kind} frequencies are never a matrix, and a metric would make them one: use --metric none, or"
+                " another map, such as orthogonal"
+            )
+        return replace(self, W=apply_factor(self.W, factor))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Named arrays for a model file, from which ``from_arrays`` makes equal frequencies."""
         parts = {"W": self.W} if self.factors is None else self.factors.arrays()
@@ -97,6 +107,11 @@ def _taken(parts: dict[str, np.ndarray], name: str) -> np.ndarray:
         return parts.pop(name)
     except KeyError:
         raise FileFormatError(f"the map's frequencies are damaged: array {name!r} is missing") from None
+
+
+def apply_factor(X: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Inputs, or frequencies, times a symmetric factor: (d, d), or (d,) if it is diagonal."""
+    return X * factor if factor.ndim == 1 else X @ factor
 
 
 def uniform_weights(F: int) -> np.ndarray:

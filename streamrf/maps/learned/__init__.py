@@ -1,9 +1,10 @@
 """Frequencies, weights and metrics that are learned from a sample of rows, then fixed for the pass over all of them."""
 
+from streamrf.maps.frequencies.base import apply_factor
 from streamrf.maps.learned.ekal import Learned, Pairs, learn_ekal
 from streamrf.maps.learned.fresh import learn_fresh
 from streamrf.maps.learned.landmarks import Clusters, sample_landmarks
-from streamrf.maps.learned.metric import FourierFits, Metric, apply_factor, gradient_outer_product, learn_metric
+from streamrf.maps.learned.metric import FourierFits, Metric, gradient_outer_product, learn_metric
 from streamrf.maps.learned.supervised import SupervisedFeatures, learn_supervised
 from streamrf.maps.learned.unsupervised import KernelFeatures, learn_kernel_features
 

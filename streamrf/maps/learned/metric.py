@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from streamrf.errors import InputError
+from streamrf.maps.frequencies.base import apply_factor
 from streamrf.maps.learned.machine import Fit, Moments
 from streamrf.maps.learned.supervised import features, prepared
 
-FULL, DIAGONAL = "full", "diagonal"
+ISOTROPIC, DIAGONAL, FULL = "isotropic", "diagonal", "full"
 ROUNDS = 4
 POWERS = (0.5, 0.25)  # of M: its square root is the metric as it is written, the fourth root is more cautious
 FLOOR = 1e-6  # of the mean eigenvalue: no direction is lost for good
@@ -57,11 +58,6 @@ def root(M: np.ndarray, power: float, form: str = FULL) -> np.ndarray:
     return (vectors * (stretched / np.sqrt((stretched**2).mean()))) @ vectors.T
 
 
-def apply_factor(X: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """Inputs (or frequencies) in the metric: the same factor serves both, as w'(Lx) = (Lw)'x."""
-    return X * factor if factor.ndim == 1 else X @ factor
-
-
 # -- rounds of learning
 
 
@@ -71,6 +67,10 @@ class Judged(NamedTuple):
     error: float
     scale: float
     outer_product: Callable[[], np.ndarray]
+    width: float = 1.0  # the same multiple, at the spread that the inputs had at first
+
+
+Fitting = Callable[[np.ndarray, "Judged | None"], Judged]  # of a factor, near a fit whose width may serve
 
 
 class MetricRound(NamedTuple):
@@ -98,52 +98,64 @@ class Metric:
         """Whether it is better than the isotropic start."""
         return self.error < self.isotropic_error
 
+    @property
+    def form(self) -> str:
+        return ISOTROPIC if not self.learned else DIAGONAL if self.factor.ndim == 1 else FULL
+
+    @property
+    def narrowing(self) -> float:
+        """What it wants the frequencies multiplied by, beside the best that an isotropic map had."""
+        return self.scale / self.history[0].scale
+
+    def shares(self) -> np.ndarray:
+        """(d,): how much of the squared length of a step of one in each column is due to it; they add up to 1."""
+        squares = self.factor**2 if self.factor.ndim == 1 else (self.factor**2).sum(axis=0)
+        return squares / squares.sum()
+
 
 def learn_metric(
-    fit: Callable[[np.ndarray], Judged],
+    fit: Fitting,
     d: int,
     *,
     rounds: int = ROUNDS,
     forms: tuple[str, ...] = (FULL, DIAGONAL),
     powers: tuple[float, ...] = POWERS,
+    each: Callable[[Callable[[str], _Found], Iterable[str]], Iterable[_Found]] = map,
 ) -> Metric:
-    """The best metric that ``fit`` finds on unseen rows: the identity, if no form is clearly better than it."""
+    """The best metric that ``fit`` finds on unseen rows: the identity, if no form is clearly better than it.
+
+    ``each`` is what forms are tried by: a map, which may have threads.
+    """
     if unknown := set(forms) - {FULL, DIAGONAL}:
         raise InputError(f"there is no metric of form {sorted(unknown)[0]!r}: choose full or diagonal")
-    start = fit(np.ones(d))
-    history = [MetricRound(0, "isotropic", 0.0, start.scale, start.error)]
-    found = [_refined(fit, start, form, rounds, powers, history) for form in forms]
-    factor, best = min(found, key=lambda each: each[1].error, default=(np.ones(d), start))
+    start = fit(np.ones(d), None)
+    found = list(each(lambda form: _refined(fit, start, form, rounds, powers), forms))
+    history = [MetricRound(0, ISOTROPIC, 0.0, start.scale, start.error)]
+    history += [step for one in found for step in one.history]
+    factor, best, _ = min(found, key=lambda one: one.judged.error)
     if best.error > start.error * (1.0 - LEAST_GAIN):
         factor, best = np.ones(d), start
     return Metric(factor, best.scale, best.error, start.error, history)
 
 
-def _refined(
-    fit: Callable[[np.ndarray], Judged],
-    start: Judged,
-    form: str,
-    rounds: int,
-    powers: tuple[float, ...],
-    history: list[MetricRound],
-) -> tuple[np.ndarray, Judged]:
+class _Found(NamedTuple):
+    factor: np.ndarray
+    judged: Judged
+    history: list[MetricRound]
+
+
+def _refined(fit: Fitting, start: Judged, form: str, rounds: int, powers: tuple[float, ...]) -> _Found:
     """Rounds of one form, until one brings nothing."""
-    best: tuple[np.ndarray, Judged] | None = None
-    current = start
+    best, current, history = _Found(np.ones(0), start, []), start, []
     for number in range(1, rounds + 1):
         M = current.outer_product()
-        tried = [(factor := root(M, power, form), fit(factor), power) for power in powers]
+        tried = [(factor := root(M, power, form), fit(factor, current), power) for power in powers]
         history += [MetricRound(number, form, power, judged.scale, judged.error) for _, judged, power in tried]
-        factor, current, _ = min(tried, key=lambda each: each[1].error)
-        if best is not None and current.error >= best[1].error:
+        factor, current, _ = min(tried, key=lambda one: one[1].error)
+        if number > 1 and current.error >= best.judged.error:
             break
-        best = (factor, current)
-    return best if best is not None else (np.ones(0), start)
-
-
-def choose_factor(factors: Iterable[np.ndarray], error: Callable[[np.ndarray], float], d: int) -> np.ndarray:
-    """The factor with the least error, for maps that have no gradient (binning): the identity is among them."""
-    return min((np.ones(d), *factors), key=error)
+        best = _Found(factor, current, history)
+    return best._replace(history=history)
 
 
 # -- fits with Fourier features
@@ -159,21 +171,19 @@ class FourierFits:
         self.rows, self.unseen = together.take(slice(len(X))), together.take(slice(len(X), None))
         self.W0 = np.asarray(W0, np.float32)
         self.spread = self._spread(np.ones(self.W0.shape[1], np.float32))
-        self.scale = 1.0
 
-    def __call__(self, factor: np.ndarray) -> Judged:
-        """The best width by steps from the last one, at equal spread of the inputs."""
+    def __call__(self, factor: np.ndarray, near: Judged | None = None) -> Judged:
+        """The best width by steps from that of the fit near by, at equal spread of the inputs."""
         factor = np.asarray(factor, np.float32)
         unit = self.spread / max(self._spread(factor), 1e-30)
-        best = self._fit(factor, unit * self.scale)
+        best = self._fit(factor, unit * (near.width if near else 1.0))
         for step in (1 / WIDTH_STEP, WIDTH_STEP):
             here = best
             while (other := self._fit(factor, best.scale * step)).error < best.error:
                 best = other
             if best is not here:
                 break
-        self.scale = best.scale / unit
-        return Judged(best.error, best.scale, lambda: self._outer_product(best))
+        return Judged(best.error, best.scale, lambda: self._outer_product(best), best.scale / unit)
 
     def _spread(self, factor: np.ndarray) -> float:
         return float(np.sqrt(apply_factor(self.rows.X, factor).var(axis=0).sum()))
