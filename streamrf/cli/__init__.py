@@ -16,6 +16,7 @@ from streamrf.errors import StreamRFError
 from streamrf.interrupts import Interrupted
 
 COMMANDS = {
+    "convert": "Convert CSV, LIBSVM, HDF5, ... to chunked zarr or parquet.",
     "train": "Train a model on a table of any size.",
     "predict": "Predict for every row of new data.",
     "evaluate": "Measure a model on data with known targets.",
@@ -27,6 +28,7 @@ COMMANDS = {
     "solve": "Other lambdas or fewer targets, without touching the data.",
     "plan": "Say what a run would take, without reading a row.",
     "compare": "Compare feature maps on a sample: errors, time, a picture.",
+    "report": "Draw a page of pictures about a model.",
     "inspect": "Show what is in a model or a data set.",
 }
 

@@ -82,7 +82,7 @@ def _open_list(items: Sequence[Any], options: dict[str, Any]) -> Source:
 def _open_location(location: str, options: dict[str, Any]) -> Source:
     if is_pattern(location):
         return _open_pattern(location, options)
-    kind = _remote_kind(location) if is_url(location) else _local_kind(location, options["x"])
+    kind = _remote_kind(location) if is_url(location) else local_kind(location)
     if kind == "parquet":
         return _open_parquet(location, _parquet_files(location), options)
     return _open_zarr(location, options) if kind == "zarr" else _open_npy(location, options)
@@ -105,7 +105,7 @@ def parquet_files(data: Any) -> list[str]:
         if is_pattern(location):
             found = _matches(location)
             return found if all(match.endswith(PARQUET_ENDINGS) for match in found) else []
-        kind = _remote_kind(location) if is_url(location) else _local_kind(location, "X")
+        kind = _remote_kind(location) if is_url(location) else local_kind(location)
         return _parquet_files(location) if kind == "parquet" else []
     if not isinstance(data, list | tuple) or not all(isinstance(item, str | os.PathLike) for item in data):
         return []
@@ -121,7 +121,7 @@ def _matches(pattern: str) -> list[str]:
         return sorted(map(fs.unstrip_protocol, fs.glob(path)))
 
 
-def _local_kind(path: str, x: str) -> str:
+def local_kind(path: str) -> str:
     """The format of what is at a path: by its contents for a directory, by its first bytes for a file."""
     if not os.path.exists(path):
         raise StorageError(f"{path} does not exist")

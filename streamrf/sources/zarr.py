@@ -16,6 +16,7 @@ import numpy as np
 import zarr
 from zarr.core.sync import sync
 
+from streamrf.columns.document import optional_columns
 from streamrf.errors import DataError
 from streamrf.sources.base import LABEL_BYTES, Span
 from streamrf.sources.dtypes import as_matrix, as_targets, feature_dtype, target_dtype
@@ -31,8 +32,6 @@ _closed_at_exit: set[int] = set()
 class ZarrSource(Table):
     """One zarr group (or, for prediction, one bare array)."""
 
-    feature_names = None
-
     def __init__(self, location: str, *, x: str = "X", y: str = "y", targets: bool | None = True) -> None:
         self.location, self._names, self._wanted = location, (x, y), targets
         node = open_node(location)
@@ -42,6 +41,16 @@ class ZarrSource(Table):
         self.x_dtype = feature_dtype(self._X.array.dtype, f"{x} in {location}")
         self._set_targets(None if found is None else StoredArray(found, y, location))
         self._zarr_format = self._X.array.metadata.zarr_format
+        self._set_names(kept_names(node, location))
+
+    def _set_names(self, kept: dict[str, Any]) -> None:
+        """What `streamrf convert` noted about the columns that became X and y."""
+        names, targets = kept.get("feature_names"), kept.get("target_names")
+        self.columns = optional_columns(kept.get("columns"))
+        self.feature_names = None if names is None else tuple(names)
+        self.target_names = None if targets is None else tuple(targets)
+        if self.feature_names is not None and len(self.feature_names) != self.n_features:
+            raise DataError(f"{self.location} names {len(self.feature_names)} columns, and X has {self.n_features}")
 
     def _set_targets(self, y: StoredArray | None) -> None:
         self._y, self.y_dtype, self._ahead = y, None, None
@@ -103,6 +112,21 @@ class ZarrSource(Table):
 
     def _format(self) -> str:
         return f"zarr v{self._zarr_format}"
+
+
+def kept_names(node: Any, location: str) -> dict[str, Any]:
+    """The note of `streamrf convert` in a group's attributes; empty where there is none."""
+    kept = node.attrs.get("streamrf") if isinstance(node, zarr.Group) else None
+    if kept is None:
+        return {}
+    lists = [kept.get("feature_names"), kept.get("target_names")] if isinstance(kept, dict) else [0]
+    if not all(names is None or (isinstance(names, list) and all(map(_is_text, names))) for names in lists):
+        raise DataError(f"the attribute 'streamrf' of {location} is damaged: remove it, or convert the data anew")
+    return kept
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 class StoredArray:

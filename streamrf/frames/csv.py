@@ -1,0 +1,168 @@
+"""CSV, also compressed. A first pass tells the types of the columns from all rows; every pass is in constant memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+
+from streamrf.errors import DataError
+from streamrf.frames.base import Frame
+from streamrf.frames.blocks import Lines, line_blocks, opened_text
+from streamrf.frames.dialect import Dialect, find_dialect
+from streamrf.frames.types import NULLS, TEXT, TypeOf, plain_text
+
+
+class CsvFrame(Frame):
+    """One CSV file. Opening it reads it once: only all values tell what a column is."""
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        delimiter: str | None = None,
+        header: bool | None = None,
+        nulls: Sequence[str] = (),
+        told: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        self.location, self._asked = location, (delimiter, header)
+        self._nulls = (*NULLS, *nulls)
+        self._scan(told)
+
+    def _scan(self, told: Callable[[int], None]) -> None:
+        rows, types = 0, dict[str, TypeOf]()
+        for parser, lines in self._blocks():
+            types = types or {name: TypeOf() for name in parser.dialect.names}
+            table = parser.texts(lines)
+            for name, kind in types.items():
+                kind.update(table.column(name).combine_chunks(), lines.first)
+            rows += len(table)
+            told(rows)
+        if not rows:
+            raise DataError(f"{self.location} has no rows")
+        self.n_rows = rows
+        self.schema = pa.schema([(name, kind.type) for name, kind in types.items()])
+        self._spoilers = {name: kind.spoiler for name, kind in types.items() if kind.spoiler}
+
+    def _blocks(self) -> Iterator[tuple[CsvParser, Lines]]:
+        with opened_text(self.location) as stream:
+            yield from parsed_blocks(stream, self.location, *self._asked, self._nulls)
+
+    def batches(self, names: list[str]) -> Iterator[Any]:
+        types = {name: self.schema.field(name).type for name in names}
+        for parser, lines in self._blocks():
+            yield from parser.table(lines, types).to_batches()
+
+    def origin(self, name: str) -> str:
+        if name not in self._spoilers:
+            return ""
+        line, value = self._spoilers[name]
+        return f" (its values are numbers but for {value!r} in line {line:,} and perhaps more)"
+
+
+def parsed_blocks(
+    stream: Any, where: str, delimiter: str | None, header: bool | None, nulls: Sequence[str], size: int | None = None
+) -> Iterator[tuple[CsvParser, Lines]]:
+    """Blocks of rows, each with the parser that the first line settled; the line of names is taken off."""
+    parser: CsvParser | None = None
+    for lines in line_blocks(stream, quotes=True, **({} if size is None else {"size": size})):
+        if parser is None:
+            first, _, rest = lines.text.partition(b"\n")
+            dialect = find_dialect(_decoded(first, where), where, delimiter, header)
+            parser = CsvParser(dialect, where, nulls)
+            lines = Lines(2, rest) if dialect.has_header else lines
+        if lines.text.strip():
+            yield parser, lines
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} is not UTF-8 text (line 1, {error.reason}): save it as UTF-8") from error
+
+
+class CsvParser:
+    """Blocks of lines to arrow tables, with the line number in every complaint."""
+
+    def __init__(self, dialect: Dialect, where: str, nulls: Sequence[str]) -> None:
+        self.dialect, self._where = dialect, where
+        self._nulls = list(nulls)
+        self._null_set = pa.array(self._nulls, TEXT)
+
+    def texts(self, lines: Lines, names: Sequence[str] | None = None) -> Any:
+        """Columns as text, trimmed, nulls as such."""
+        chosen = list(names or self.dialect.names)
+        table = self._read(lines, dict.fromkeys(chosen, TEXT))
+        return pa.table({name: plain_text(table.column(name), self._null_set) for name in chosen})
+
+    def table(self, lines: Lines, types: dict[str, Any]) -> Any:
+        """Columns of these types."""
+        try:
+            return self._read(lines, types)
+        except pa.ArrowInvalid:  # blanks around a null, or a value that is none of its type
+            return self._cast(lines, types)
+
+    def _cast(self, lines: Lines, types: dict[str, Any]) -> Any:
+        table = self.texts(lines, list(types))
+        columns = {}
+        for name, kind in types.items():
+            try:
+                columns[name] = table.column(name).cast(kind)
+            except pa.ArrowInvalid as error:
+                raise self._wrong(table.column(name), name, kind, lines) from error
+        return pa.table(columns)
+
+    def _wrong(self, values: Any, name: str, kind: Any, lines: Lines) -> DataError:
+        place = next(i for i, value in enumerate(values) if not _is_of(value, kind))
+        wanted = "a time such as 2024-05-31 or 2024-05-31T12:00" if pa.types.is_temporal(kind) else "a number"
+        return DataError(
+            f"{values[place].as_py()!r} in column '{name}' of {self._where}, line {lines.first + place:,}, is not"
+            f" {wanted}: mend it"
+        )
+
+    def _read(self, lines: Lines, types: dict[str, Any]) -> Any:
+        bad: list[Any] = []
+
+        def refuse(row: Any) -> str:
+            bad.append(row)
+            return "error"
+
+        csv = pa.csv
+        try:
+            return csv.read_csv(
+                io.BytesIO(lines.text),
+                csv.ReadOptions(
+                    column_names=self.dialect.names, use_threads=False, block_size=max(1024, len(lines.text) + 1)
+                ),
+                csv.ParseOptions(delimiter=self.dialect.delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+                csv.ConvertOptions(
+                    column_types=types, include_columns=list(types), null_values=self._nulls, strings_can_be_null=True
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            if bad:
+                raise self._ragged(bad[0], lines) from error
+            if "UTF8" in str(error):
+                raise DataError(
+                    f"{self._where} is not UTF-8 text (near line {lines.first:,}): save it as UTF-8"
+                ) from error
+            raise
+
+    def _ragged(self, row: Any, lines: Lines) -> DataError:
+        line = lines.first + (row.number or 1) - 1
+        return DataError(
+            f"line {line:,} of {self._where} has {row.actual_columns} fields, and the first line has"
+            f" {row.expected_columns}: {row.text[:60]!r}"
+        )
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    try:
+        value.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
