@@ -89,6 +89,11 @@ class ClusterEngine(Engine):
                 raise
             raise scheduler_gone(self.client) from error
 
+    def everywhere(self, work: Callable[[], object]) -> None:
+        work()
+        if self.client.status == "running":
+            self.client.run(work, on_error="ignore")
+
     def needs(self, reserved: int, parts: dict[str, int]) -> WorkerNeeds | None:
         hands = self.hands()
         return worker_needs(reserved, parts, [hand.memory for hand in hands]) if hands else None

@@ -20,7 +20,7 @@ from distributed import get_worker
 import streamrf
 from streamrf import memory
 from streamrf.engines.cluster.crew import CalledOff
-from streamrf.engines.local import pieces, read_ahead
+from streamrf.engines.local import PIECE, pieces, read_ahead
 from streamrf.errors import MismatchError, StorageError
 from streamrf.sinks.base import Columns
 from streamrf.sinks.parts import write_part
@@ -50,7 +50,7 @@ def sum_rows(statistic: Statistic[Any], earlier: Sums | None, orders: Orders) ->
     with _alone, _threads() as threads:
         state = _copied(statistic, earlier) if earlier else statistic.zero()
         dropped = earlier["dropped"] if earlier else 0
-        for piece, missing in _read(orders, _Bell(orders)):
+        for piece, missing in _read(orders, _Bell(orders), statistic.piece_rows):
             statistic.update(state, piece, threads)
             dropped += missing
         return {"arrays": state.arrays(), "dropped": dropped}
@@ -91,12 +91,12 @@ def _settle() -> None:
     memory.limit_heaps()
 
 
-def _read(orders: Orders, bell: _Bell) -> Iterator[tuple[Block, int]]:
+def _read(orders: Orders, bell: _Bell, most: int = PIECE) -> Iterator[tuple[Block, int]]:
     """The rows of the errand, piece by piece, and how many were left out before each."""
     spans = [Span(*span) for span in orders["spans"]]
     source = _open(orders["source"])
     for block, dropped, span in read_ahead(source, spans, orders["nan"]):
-        for rows, piece in pieces(block, span):
+        for rows, piece in pieces(block, span, most):
             bell.check()
             yield piece, dropped
             bell.ring(len(rows))
@@ -113,7 +113,7 @@ def _open(identity: str) -> Source:
             " install the same version on both sides"
         )
     try:
-        source = open_source(**wanted["spec"])
+        source = _reopened(wanted["spec"])
     except StorageError as error:
         raise StorageError(f"on worker {here}, {error}: the data must be at the same place for every worker") from error
     if source.fingerprint() != wanted["fingerprint"]:
@@ -122,6 +122,16 @@ def _open(identity: str) -> Source:
             f" {wanted['fingerprint'][:12]}): every worker must see the same files"
         )
     return source
+
+
+def _reopened(spec: dict[str, Any]) -> Source:
+    """The data, or the slots of its rows, which are made by what comes with the statistic."""
+    data = spec["data"]
+    if not (isinstance(data, dict) and "slots" in data):
+        return open_source(**spec)
+    from streamrf.slots.source import reopen
+
+    return reopen(data)
 
 
 class _Bell:

@@ -18,7 +18,7 @@ PATIENCE = 300.0  # seconds without any worker before we give up
 STUCK = 10.0  # seconds without news of an errand on a paused worker: most likely it was never begun
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
     """A sum on a worker, and the groups of rows in it."""
 
@@ -26,9 +26,13 @@ class Part:
     home: str
     groups: list[Group]
     epoch: int  # what is begun after a call for all sums belongs to the next epoch
+    rows: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = sum(group.rows for group in self.groups)
 
 
-@dataclass
+@dataclass(eq=False)
 class Errand:
     """Something a worker is doing: a group of rows, on top of parts it holds or fetches."""
 
@@ -37,8 +41,6 @@ class Errand:
     epoch: int
     group: Group | None = None
     inputs: list[Part] = field(default_factory=list)
-    rows: int = 0  # done, as far as we have heard
-    heard: float = 0.0  # when that was news, or the worker was last seen at work
 
     @property
     def groups(self) -> list[Group]:
@@ -55,8 +57,10 @@ class Foreman(ABC):
     ) -> None:
         self.crew, self.groups, self.pace, self.fits = crew, groups, Pace(seconds), fits
         self.running: dict[str, Errand] = {}  # by worker
+        self.paused: list[str] = []  # workers that take nothing new
         self.patience = patience
         self._last_help = crew.now()
+        self._quiet: dict[int, tuple[int, float]] = {}  # rows done of errands on paused workers, and since when so many
 
     def step(self) -> None:
         """See who is there, give work to whoever is free, and take what is finished."""
@@ -64,6 +68,7 @@ class Foreman(ABC):
         self._check_help()
         for errand in [e for e in self.running.values() if e.home not in self.crew.hands or e.ticket.is_lost]:
             self._lose(errand)
+        self.paused = [hand.address for hand in self.crew.hands.values() if hand.paused]
         self._take_from_the_paused()
         self.see_losses()
         workers = [hand for hand in self.crew.hands.values() if not hand.paused]
@@ -73,18 +78,19 @@ class Foreman(ABC):
                 continue
             given = self.next_errand(hand)
             if given is not None:
-                given.heard = self.crew.now()
                 self.running[hand.address] = given
         for ticket in self.crew.finished(TICK):
             self._finish(ticket)
 
     def _take_from_the_paused(self) -> None:
         """Dask does not begin what a worker has before it when its memory is almost full: others are to do it."""
-        for errand in list(self.running.values()):
-            rows = self.crew.progress.get(errand.ticket.number, 0)
-            if rows != errand.rows or not self.crew.hands[errand.home].paused:
-                errand.rows, errand.heard = rows, self.crew.now()
-            elif self.crew.now() - errand.heard >= STUCK:
+        last_known, self._quiet = self._quiet, {}
+        for errand in [self.running[home] for home in self.paused if home in self.running]:
+            number = errand.ticket.number
+            rows = self.crew.progress.get(number, 0)
+            known, since = last_known.get(number, (None, 0.0))
+            self._quiet[number] = (rows, since if rows == known else self.crew.now())
+            if self.crew.now() - self._quiet[number][1] >= STUCK:
                 self.call_off(errand)
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamrf.ledger import RowSet
@@ -19,10 +19,10 @@ class Group:
 
     spans: tuple[Span, ...]
     deaths: int = 0
+    rows: int = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        return sum(map(len, self.spans))
+    def __post_init__(self) -> None:
+        self.rows = sum(map(len, self.spans))
 
     def describe(self) -> str:
         return f"{self.spans[0].start:,} to {self.spans[-1].stop - 1:,}"

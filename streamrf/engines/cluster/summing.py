@@ -18,6 +18,7 @@ from streamrf.engines.cluster.crew import Crew, Hand, Ticket
 from streamrf.engines.cluster.errands import Orders, add_sums, sum_rows
 from streamrf.engines.cluster.foreman import Errand, Foreman, Part
 from streamrf.engines.cluster.groups import Groups, row_set
+from streamrf.engines.cluster.holdings import Holdings
 
 MAX_FETCHES = 3  # times that one result is asked for
 
@@ -29,7 +30,7 @@ class Summing(Foreman, Generic[S]):
         super().__init__(crew, groups, **settings)
         self.job, self.orders = job, orders
         self.statistic = crew.share(job.statistic)
-        self.held: list[Part] = []
+        self.held = Holdings()
         self.epoch = 0
         self.fetching: tuple[Part, Ticket] | None = None
         self._fetches = 0
@@ -55,13 +56,20 @@ class Summing(Foreman, Generic[S]):
 
         A worker without a part takes one of a paused worker, which cannot add anything itself.
         """
-        called = [part for part in self.held if self._is_called_for(part.epoch)]
-        own = [part for part in called if part.home == home] or [part for part in called if self._is_paused(part.home)]
-        others = own[1:] + [part for part in called if part not in own]
-        return (own[0], others[0]) if own and others else None
+        own = self._called(self.held.of(home)) or self._stranded()
+        if not own:
+            return None
+        first = own[0]
+        others = (part for part in self.held if part is not first and self._is_called_for(part.epoch))
+        second = own[1] if len(own) > 1 else next(others, None)
+        return (first, second) if second else None
 
-    def _is_paused(self, home: str) -> bool:
-        return home in self.crew.hands and self.crew.hands[home].paused
+    def _called(self, parts: Iterable[Part]) -> list[Part]:
+        return [part for part in parts if self._is_called_for(part.epoch)]
+
+    def _stranded(self) -> list[Part]:
+        """Parts of paused workers, for a worker that has none."""
+        return [part for home in self.paused for part in self._called(self.held.of(home))]
 
     def _is_called_for(self, epoch: int) -> bool:
         return epoch < self.epoch or self.job.stop or not self.groups
@@ -72,7 +80,7 @@ class Summing(Foreman, Generic[S]):
         return Errand(ticket, home, max(first.epoch, second.epoch), None, inputs)
 
     def _sum(self, hand: Hand) -> Errand:
-        inputs = self._take(*[p for p in self.held if p.home == hand.address and p.epoch == self.epoch][:1])
+        inputs = self._take(*[part for part in self.held.of(hand.address) if part.epoch == self.epoch][:1])
         group = self.take_group(hand)
         earlier = inputs[0].ticket.future if inputs else None
         orders = {**self.orders, "spans": self.spans_of(group)}
@@ -80,16 +88,18 @@ class Summing(Foreman, Generic[S]):
         return Errand(ticket, hand.address, self.epoch, group, inputs)
 
     def _take(self, *parts: Part) -> list[Part]:
-        self.held = [part for part in self.held if part not in parts]
+        for part in parts:
+            self.held.remove(part)
         return list(parts)
 
     def accept(self, errand: Errand) -> None:
-        self.held.append(Part(errand.ticket, errand.home, errand.groups, errand.epoch))
+        self.held.add(Part(errand.ticket, errand.home, errand.groups, errand.epoch))
         for part in errand.inputs:
             self.crew.drop(part.ticket)
 
     def give_back(self, inputs: Iterable[Part]) -> None:
-        self.held += inputs
+        for part in inputs:
+            self.held.add(part)
 
     def see_losses(self) -> None:
         """Parts whose worker is gone: found elsewhere if it left in good order, else their groups are done again."""
@@ -97,13 +107,15 @@ class Summing(Foreman, Generic[S]):
         found = self.crew.whereabouts(part.ticket for part in astray if not part.ticket.is_lost) if astray else {}
         for part in astray:
             home = found.get(part.ticket.number)
-            if home is not None:
+            if home is None:
+                self._lose_part(part)
+            elif self.fetching and self.fetching[0] is part:
                 part.home = home
             else:
-                self._lose_part(part)
+                self.held.move(part, home)
 
     def _all_held(self) -> list[Part]:
-        return self.held + ([self.fetching[0]] if self.fetching else [])
+        return [*self.held, *([self.fetching[0]] if self.fetching else [])]
 
     def _lose_part(self, part: Part) -> None:
         if self.fetching and self.fetching[0] is part:
@@ -129,7 +141,7 @@ class Summing(Foreman, Generic[S]):
 
     def _fetch_the_last(self) -> None:
         """Once all that was called for is in one part, bring it here."""
-        called = [part for part in self.held if self._is_called_for(part.epoch)]
+        called = self._called(self.held)
         under_way = any(self._is_called_for(errand.epoch) for errand in self.running.values())
         if len(called) == 1 and not under_way and not self.fetching:
             self._take(called[0])
@@ -143,11 +155,9 @@ class Summing(Foreman, Generic[S]):
         failure = ticket.failure()
         if failure is None:
             self._arrive(part, ticket.value)
-        elif (
-            self._fetches < MAX_FETCHES
-        ):  # the worker may just be going: then it is seen as lost, else it is asked again
+        elif self._fetches < MAX_FETCHES:  # the worker may be going: then it is seen as lost, else asked again
             self._fetches += 1
-            self.held.append(part)
+            self.held.add(part)
         else:
             raise failure
 
@@ -161,5 +171,5 @@ class Summing(Foreman, Generic[S]):
 
     def _pending(self) -> int:
         parts = [*self._all_held(), *(part for errand in self.running.values() for part in errand.inputs)]
-        rows = sum(group.rows for part in parts for group in part.groups)
+        rows = sum(part.rows for part in parts)
         return rows + sum(self.crew.progress.get(errand.ticket.number, 0) for errand in self.running.values())
