@@ -11,6 +11,7 @@ from streamrf.maps.build import build_fourier
 from streamrf.precision import make_precision
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
+from streamrf.solvers.spectrum import Spectrum
 from streamrf.threads import ALONE, Threads
 
 
@@ -37,7 +38,7 @@ def test_the_sample_factor_is_the_inverse_of_the_samples_system(bits, weighted):
     R = np.random.default_rng(1).standard_normal((3, D))
     for ridge in (1e-2, 1e-6):
         expected = np.linalg.solve(root.T @ root + ridge * np.eye(D), R.T).T
-        found = SampleFactor(rows, ALONE).at(ridge)(R)
+        found = SampleFactor(rows, ALONE).exactly(ridge)(R)
         np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
 
 
@@ -65,7 +66,27 @@ def test_bits_of_the_products_do_not_depend_on_threads():
 def test_lambda_zero_is_refused():
     _, rows = sample(rows=20)
     with pytest.raises(NumericalError, match="positive lambda"):
-        SampleFactor(rows, ALONE).at(0.0)
+        SampleFactor(rows, ALONE).exactly(0.0)
+
+
+def test_lanczos_finds_the_effective_dimension():
+    _, rows = sample("float64", rows=300)
+    K = rows.dual(ALONE)
+    whole = np.tril(K) + np.tril(K, -1).T
+    values = np.maximum(np.linalg.eigvalsh(whole), 0)
+    spectrum = Spectrum(K)
+    for mu in (1e-6, 1e-4, 1e-2):
+        assert spectrum.effective_dimension(mu) == pytest.approx((values / (values + mu)).sum(), rel=0.15)
+    assert spectrum.effective_dimension(spectrum.shift_for(20.0)) == pytest.approx(20.0, rel=1e-6)
+
+
+def test_a_small_sample_is_not_trusted_with_a_small_lambda():
+    _, rows = sample("float64", rows=60)
+    factor = SampleFactor(rows, ALONE)
+    R = np.random.default_rng(1).standard_normal((1, D))
+    assert factor.least > 1e-9
+    assert np.array_equal(factor.at(1e-9)(R), factor.exactly(factor.least)(R))
+    assert np.array_equal(factor.at(1.0)(R), factor.exactly(1.0)(R))
 
 
 def moments():

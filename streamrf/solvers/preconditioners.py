@@ -18,11 +18,13 @@ from streamrf.maps.scores import LANES, dot_rows
 from streamrf.products import Layout, choose_product
 from streamrf.simd import aligned_empty
 from streamrf.solvers.conjugate_gradients import Preconditioner
+from streamrf.solvers.spectrum import Spectrum
 from streamrf.statistics.gradient import add_pulls
 from streamrf.threads import Threads
 
 ROWS = 256  # of the sample, that a thread takes at a time
 COLUMNS = 2048  # features that a thread takes at a time
+KNOWN_SHARE = 0.25  # directions that a sample knows, for each of its rows
 JITTERS = (0.0, 1e-13, 1e-11, 1e-9, 1e-7)
 
 
@@ -127,14 +129,23 @@ class SampleRows:
 
 
 class SampleFactor:
-    """(S_m + lambda I)^-1 for the m rows of a sample, exactly: 1/lambda (I - Z' (Z Z' + lambda I)^-1 Z)."""
+    """(S_m + mu I)^-1 for the m rows of a sample, exactly: 1/mu (I - Z' (Z Z' + mu I)^-1 Z).
+
+    mu is lambda, or larger where the sample is too small to know that much about S: a quarter of the rows is as large
+    an effective dimension as they can tell.
+    """
 
     def __init__(self, rows: SampleRows, threads: Threads) -> None:
         self.rows, self.threads = rows, threads
         self._dual = rows.dual(threads)
+        self.least = Spectrum(self._dual).shift_for(rows.rows * KNOWN_SHARE)
 
     def at(self, ridge: float) -> Preconditioner:
-        """The preconditioner at one lambda: one factorisation of m x m."""
+        """The preconditioner for one lambda: one factorisation of m x m."""
+        return self.exactly(max(ridge, self.least))
+
+    def exactly(self, ridge: float) -> Preconditioner:
+        """At this very mu."""
         factor = self._factored(ridge)
 
         def apply(residual: np.ndarray) -> np.ndarray:
