@@ -58,6 +58,10 @@ class Engine(ABC):
         """What other processes will need for a pass of these parts; None where there are no others."""
         return None
 
+    def everywhere(self, work: Callable[[], object]) -> None:
+        """Call this once in every process that sums."""
+        work()
+
     @abstractmethod
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
         """Sum all rows of ``job`` that are not done yet; the state, complete."""

@@ -16,7 +16,7 @@ from streamrf.sources.spans import work_spans
 from streamrf.threads import Threads
 
 AHEAD = 1  # blocks that wait, read and screened, while one is summed: with the one being read, three are alive
-PIECE = 8192  # rows between two looks at the clock and at Ctrl-C
+PIECE = 8192  # rows between two looks at the clock and at Ctrl-C, unless a statistic wants more at a time
 
 
 class LocalEngine(Engine):
@@ -28,7 +28,7 @@ class LocalEngine(Engine):
 
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
         for block, _, span in read_ahead(job.source, self._spans(job), job.nan):
-            for rows, piece in pieces(block, span):
+            for rows, piece in pieces(block, span, job.statistic.piece_rows):
                 job.statistic.update(job.state, piece, self.threads)
                 job.done.add(rows)
                 job.dropped += len(rows) - len(piece)  # with the rows it is of: a run that stops here counts no other
@@ -52,10 +52,13 @@ def _minus(span: Span, done: RowSet) -> Iterator[Span]:
     return iter(RowSet([span]).difference(done).spans())
 
 
-def pieces(block: Block, span: Span) -> Iterator[tuple[Span, Block]]:
-    """The block in pieces of at most PIECE rows; the spans cover dropped rows too, so that the ledger has no gaps."""
-    for start in range(span.start, span.stop, PIECE):
-        stop = min(start + PIECE, span.stop)
+def pieces(block: Block, span: Span, most: int = PIECE) -> Iterator[tuple[Span, Block]]:
+    """The block in pieces of at most so many rows; the spans cover dropped rows too, so that the ledger has no gaps."""
+    if len(span) <= most:
+        yield span, block
+        return
+    for start in range(span.start, span.stop, most):
+        stop = min(start + most, span.stop)
         inside = (
             (block.index >= start) & (block.index < stop)
             if len(block) < len(span)

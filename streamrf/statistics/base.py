@@ -48,6 +48,8 @@ S = TypeVar("S", bound=State)
 class Statistic(ABC, Generic[S]):
     """How a block of rows enters a state."""
 
+    piece_rows: int = 8192  # rows it is given at a time: between two of them the run can be saved or stopped
+
     @abstractmethod
     def zero(self) -> S:
         """The state of no rows."""

@@ -54,6 +54,10 @@ class Fitting(Statistic[FittingState]):
     seed: int
     starts: tuple[int, ...] = ()  # where shards begin, each of which gets a mark
 
+    @property
+    def piece_rows(self) -> int:  # type: ignore[override]
+        return self.gram.piece_rows
+
     def zero(self) -> FittingState:
         return FittingState(self.gram.zero(), SampleState(), 0, zero_marks(self.starts))
 

@@ -1,0 +1,250 @@
+"""Slots kept between passes: whatever is kept, wherever, a read gives what was made from the rows."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.maps.binning import BinningMap, GammaWidths
+from streamrf.scaling import fit_scaling
+from streamrf.slots import DISK, MEMORY, NOWHERE, SlotCache, SlotMaker, SlotSource, let_go
+from streamrf.slots.maker import MOST_RUNS, maker_of, slot_maker
+from streamrf.slots.source import reopen
+from streamrf.sources.base import Block, Span
+from streamrf.sources.memory import ArraySource
+from streamrf.statistics.bins import Bins, BinsProduct
+from streamrf.statistics.fitting import Fitting
+from streamrf.statistics.sample import chosen_rows
+from streamrf.targets import TargetCoding
+from streamrf.threads import ALONE, Threads
+
+ROWS, GRIDS, BITS = 400, 5, 6
+X = np.random.default_rng(0).standard_normal((ROWS, 3)).astype(np.float32)
+Y = np.random.default_rng(1).standard_normal((ROWS, 2))
+SCALING = fit_scaling("standard", X)
+MAP = BinningMap.draw(GammaWidths(), 3, GRIDS, BITS, 0)
+WANTED = MAP.indices(SCALING.transform(X, np.float32))
+CODING = TargetCoding.regression(Y.min(axis=0), Y.max(axis=0))
+BAD = (7, 8, 200, 399)
+
+
+def maker(place=MEMORY, limit=10**9, nan="error"):
+    return SlotMaker(SCALING, MAP, "a run", nan, place, limit)
+
+
+def with_nan():
+    spoiled = X.copy()
+    spoiled[list(BAD), 1] = np.nan
+    return spoiled
+
+
+class Counting(ArraySource):
+    """Counts the rows that are read."""
+
+    rows_read = 0
+
+    def read(self, span):
+        self.rows_read += len(span)
+        return super().read(span)
+
+
+spans = st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 150)), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("place", [MEMORY, DISK, NOWHERE])
+@given(asked=spans, limit=st.sampled_from([0, 3000, 10**9]))
+def test_any_reads_in_any_order_give_the_slots_of_their_rows(place, asked, limit):
+    source = SlotSource(Counting(X, Y), maker(place, limit))
+    for start, length in asked:
+        stop = min(start + length, ROWS)
+        block = source.read(Span(start, stop))
+        assert (WANTED[:, start:stop] == block.X.T).all()
+        assert (block.index == np.arange(start, stop)).all()
+        assert block.y is None
+    assert source.maker.cache.bytes <= limit
+    if limit == 10**9 and place != NOWHERE:
+        assert source.source.rows_read == len({row for a, n in asked for row in range(a, min(a + n, ROWS))})
+    source.maker.cache.clear()
+
+
+@pytest.mark.parametrize("place", [MEMORY, DISK, NOWHERE])
+@given(asked=spans)
+def test_rows_that_cannot_be_used_are_left_out_each_time(place, asked):
+    source = SlotSource(ArraySource(with_nan(), Y), maker(place, nan="drop"))
+    for start, length in asked:
+        rows = [row for row in range(start, min(start + length, ROWS)) if row not in BAD]
+        block = source.read(Span(start, min(start + length, ROWS)))
+        assert block.index.tolist() == rows
+        assert (WANTED[:, rows] == block.X.T).all()
+    source.maker.cache.clear()
+
+
+def test_rows_that_cannot_be_used_are_refused_otherwise():
+    with pytest.raises(DataError, match="nan in column 1"):
+        SlotSource(ArraySource(with_nan(), Y), maker()).read(Span(0, 50))
+
+
+def test_what_is_kept_in_memory_is_not_copied():
+    source = SlotSource(ArraySource(X, Y), maker())
+    assert np.shares_memory(source.read(Span(0, 100)).X, source.read(Span(20, 60)).X)
+
+
+def test_spans_that_overlap_what_is_kept_are_not_kept_twice():
+    cache = SlotCache(MEMORY, 10**9)
+    for span in (Span(10, 20), Span(0, 11), Span(15, 16), Span(19, 30), Span(0, 10), Span(20, 25)):
+        cache.put(span, WANTED[:, span.start : span.stop])
+    assert [(tuple(span), kept is not None) for span, kept in cache.parts(Span(5, 40))] == [
+        ((5, 10), True), ((10, 20), True), ((20, 25), True), ((25, 40), False),
+    ]  # fmt: skip
+
+
+def test_a_full_disk_is_no_harm(monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    source = SlotSource(ArraySource(X, Y), maker(DISK))
+    assert (WANTED[:, :100] == source.read(Span(0, 100)).X.T).all()
+    assert source.maker.cache.bytes == 0
+
+
+def test_no_file_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    source = SlotSource(ArraySource(X, Y), maker(DISK))
+    source.read(Span(0, 100))
+    assert source.maker.cache.bytes > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_of_slots_has_no_targets():
+    source = SlotSource(ArraySource(X, Y), maker())
+    assert not source.has_targets
+    with pytest.raises(InputError, match="no targets"):
+        source.read_targets(Span(0, 1))
+
+
+# -- other processes
+
+
+def test_in_a_process_there_is_one_maker_for_a_run():
+    first = pickle.loads(pickle.dumps(maker()))
+    first.cache.put(Span(0, 10), WANTED[:, :10])
+    again = pickle.loads(pickle.dumps(maker()))
+    assert again is first is maker_of("a run")
+    let_go("a run")
+    assert first.cache.bytes == 0
+    with pytest.raises(MismatchError, match="does not know"):
+        maker_of("a run")
+
+
+def test_old_runs_are_let_go():
+    makers = [slot_maker(SCALING, MAP, f"run {i}", "error", MEMORY, 10**6) for i in range(MOST_RUNS + 1)]
+    for each in makers:
+        each.cache.put(Span(0, 10), WANTED[:, :10])
+    slot_maker(SCALING, MAP, "another", "error", MEMORY, 10**6)
+    assert makers[1].cache.bytes == 0
+    assert makers[-1].cache.bytes > 0
+    for key in ("another", *(f"run {i}" for i in range(MOST_RUNS + 1))):
+        let_go(key)
+
+
+def test_a_source_of_slots_is_opened_again_by_its_spec(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    from streamrf.sources import open_source
+
+    mine = slot_maker(SCALING, MAP, "spec", "error", MEMORY, 10**6)
+    source = SlotSource(open_source(str(tmp_path)), mine)
+    there = reopen(source.spec()["data"])
+    assert there.maker is mine
+    assert there.fingerprint() == source.fingerprint()
+    assert (there.read(Span(3, 9)).X == source.read(Span(3, 9)).X).all()
+    let_go("spec")
+
+
+# -- the sums
+
+
+def naive(rows):
+    """Counts, totals and the sum of targets, one row after the other."""
+    counts, totals = np.zeros((GRIDS, 2**BITS), np.int64), np.zeros((2, GRIDS, 2**BITS), np.int64)
+    steps = np.rint((Y - CODING.offset) / CODING.step).astype(np.int64)
+    for row in rows:
+        for p in range(GRIDS):
+            counts[p, WANTED[p, row]] += 1
+            totals[:, p, WANTED[p, row]] += steps[row]
+    return counts, totals, steps[list(rows)].sum(axis=0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@given(cuts=st.lists(st.integers(0, ROWS), max_size=4))
+def test_first_sums_are_those_of_rows_one_by_one(count, cuts):
+    held = chosen_rows(np.arange(ROWS), 0.2, 3)
+    statistic = Fitting(Bins(maker(), CODING), 0.2, 3, (0,))
+    state = statistic.zero()
+    edges = [0, *sorted(cuts), ROWS]
+    with Threads(count) as threads:
+        for a, b in itertools.pairwise(edges):
+            statistic.update(state, Block(X[a:b], Y[a:b], np.arange(a, b)), threads)
+    counts, totals, targets = naive(np.flatnonzero(~held))
+    assert (state.gram.counts == counts).all()
+    assert (state.gram.totals == totals).all()
+    assert (state.gram.targets == targets).all()
+    assert state.gram.rows == (~held).sum()
+    assert (state.holdout.table().index == np.flatnonzero(held)).all()
+
+
+def test_a_product_is_that_of_dense_matrices_without_the_rows_held_out():
+    table = np.random.default_rng(2).integers(-1000, 1000, (2, GRIDS, 2**BITS)).astype(np.int32)
+    Z = np.zeros((ROWS, GRIDS, 2**BITS), np.int64)
+    for p in range(GRIDS):
+        Z[np.arange(ROWS), p, WANTED[p]] = 1
+    Z = Z.reshape(ROWS, -1)[~chosen_rows(np.arange(ROWS), 0.3, 5)]
+    wanted = (Z.T @ (Z @ table.reshape(2, -1).T)).T.reshape(table.shape)
+    slots = maker()
+    spare = np.full(table.shape, 99, np.int64)
+    statistic = BinsProduct(slots, table, 0.3, 5, [spare])
+    state = statistic.zero()
+    assert state.totals is spare
+    source = SlotSource(ArraySource(X, Y), slots)
+    for a, b in ((250, 400), (0, 250)):
+        statistic.update(state, source.read(Span(a, b)), ALONE)
+    assert (state.totals == wanted).all()
+    there = pickle.loads(pickle.dumps(statistic))
+    assert (there.zero().totals == 0).all()
+    assert (there.table == table).all()
+    let_go("a run")
+
+
+def test_states_add_subtract_and_survive_as_arrays():
+    statistic = Bins(maker(), CODING)
+    parts = [statistic.zero(), statistic.zero()]
+    statistic.update(parts[0], Block(X[:150], Y[:150], np.arange(150)), ALONE)
+    statistic.update(parts[1], Block(X[150:], Y[150:], np.arange(150, ROWS)), ALONE)
+    whole = parts[0].copy()
+    whole += statistic.load(parts[1].arrays())
+    assert (whole.counts == naive(range(ROWS))[0]).all()
+    assert whole.rows == ROWS
+    whole -= parts[1]
+    assert whole.digest() == parts[0].digest()
+    assert statistic.nbytes() == parts[0].counts.nbytes + parts[0].totals.nbytes
+
+
+def test_sums_of_another_run_are_refused():
+    statistic = Bins(maker(), CODING)
+    arrays = statistic.zero().arrays()
+    with pytest.raises(FileFormatError, match=r"bins\.counts"):
+        statistic.load({**arrays, "bins.counts": arrays["bins.counts"][:2]})
+    with pytest.raises(FileFormatError, match=r"bins\.totals"):
+        statistic.load({**arrays, "bins.totals": arrays["bins.totals"].astype(np.int32)})
+
+
+def test_weights_of_rows_are_refused():
+    statistic = Bins(maker(), CODING)
+    block = Block(X, Y, np.arange(ROWS), np.ones(ROWS))
+    with pytest.raises(InputError, match="cannot have weights"):
+        statistic.update(statistic.zero(), block, ALONE)
