@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamrf.columns.document import Columns
+
 LABEL_BYTES = 64  # a guess at a string label, for memory only
 
 
@@ -53,6 +55,8 @@ class Source(ABC):
     x_dtype: np.dtype  # what ``read`` gives for X: a native boolean, integer or float of 16, 32 or 64 bits
     y_dtype: np.dtype | None  # likewise; np.dtype("U") for strings of whatever width
     feature_names: tuple[str, ...] | None
+    columns: Columns | None = None  # how raw columns became features, where they are not numbers as stored
+    target_names: tuple[str, ...] | None = None  # columns the targets come from, where they have names
 
     @property
     def has_targets(self) -> bool:
