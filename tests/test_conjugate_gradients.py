@@ -178,3 +178,16 @@ def test_what_cannot_be_is_refused():
     A[3, 3] = np.inf
     with np.errstate(all="ignore"), pytest.raises(NumericalError, match="step 1"):
         ConjugateGradients.begin(DenseSystem(A), B, 0.1, np.copy).run(3)
+
+
+def test_another_lambda_goes_on_without_a_product():
+    A, B = problem()
+    cg = begin(A, B, ridge=1.0)
+    cg.run(7)
+    before = cg.system.products
+    other = cg.at_ridge(0.1, B, jacobi(np.diag(A), 0.1))
+    assert cg.system.products == before
+    fresh = begin(A, B, ridge=0.1, start=cg.state.solution)
+    np.testing.assert_allclose(other.state.residual, fresh.state.residual, atol=1e-10)
+    np.testing.assert_allclose(other.relative_residual, fresh.relative_residual, rtol=1e-8)
+    np.testing.assert_allclose(other.run(300), solved(A, B, 0.1), rtol=1e-6, atol=1e-8)

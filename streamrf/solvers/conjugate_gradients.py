@@ -96,6 +96,16 @@ class ConjugateGradients:
         state.direction = self.preconditioner(state.residual)
         state.rho = row_dots(state.residual, state.direction)
 
+    def at_ridge(self, ridge: float, right_hand_side: np.ndarray, preconditioner: Preconditioner) -> ConjugateGradients:
+        """Another lambda, from where this one stands: what is left of it is known, so no product is needed."""
+        state, direction = self.state, preconditioner(right_hand_side)
+        residual = state.residual + (self.ridge - ridge) * state.solution
+        towards = preconditioner(residual)
+        begun = CGState(
+            state.solution.copy(), residual, towards, row_dots(residual, towards), row_dots(right_hand_side, direction)
+        )
+        return ConjugateGradients(self.system, ridge, preconditioner, begun)
+
     def step(self) -> None:
         """One product, and the solutions move along their directions; a solved one stays where it is."""
         state = self.state

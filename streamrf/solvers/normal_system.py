@@ -1,4 +1,4 @@
-"""Ridge regression known by its products alone: (S + lambda I) w = c, one pass over the rows for each product with S."""
+"""Ridge regression known by its products alone: (S + lambda I) w = c, one pass over the rows for each product."""
 
 from __future__ import annotations
 
