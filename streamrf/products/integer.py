@@ -25,6 +25,7 @@ from streamrf.threads import Threads
 VECTORS, COLUMNS = 2, 6
 TILE = VECTORS * lanes()
 DEPTH, BLOCK = 512, 2048  # rows summed in int32 lanes, and rows of a block
+SPARE = 8  # elements at the end of a buffer, for copies that take more than they need
 UNROLLED = 4  # pairs of rows a turn of the innermost loop
 SHARE = 2 * DEPTH * TILE // (PANEL // COLUMNS)  # bytes of a tile's slice, for each tile of a panel's columns
 
@@ -168,23 +169,37 @@ def _pack_slices(Z: Any, j0: int, j1: int, first_tile: int, last_tile: int, pack
         _pack(Z, first, last, j0, j1, packed[s, first_tile:last_tile, : _turns(last - first)])
 
 
+@intrinsic
+def _copy_eight(typing: Any, source: Any, target: Any) -> Any:
+    """Eight int32 from one address to another."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, target = (builder.inttoptr(a, ir.VectorType(I32, SPARE).as_pointer()) for a in args)
+        builder.store(builder.load(source, align=4), target, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
 @njit(cache=True, nogil=True)
 def _regroup(rows: Any, j0: int, j1: int, out: Any) -> None:
-    """Columns ``j0:j1`` of a packed block in the narrower tiles of the other side."""
+    """Columns ``j0:j1`` of a packed block in the narrower tiles of the other side.
+
+    Eight are copied where six or fewer are wanted: what is too much is overwritten by the next pair, lies in columns
+    beyond the last, which nobody looks at, or in the SPARE elements at the end of the buffer.
+    """
     tiles, pairs, width = out.shape
     height = rows.shape[2]
     for tile in range(tiles):
         start = j0 + tile * width
-        filled = min(width, j1 - start)
-        split = min(filled, height - start % height)  # columns before the next wide tile begins
-        here, there = rows[start // height], rows[min(start // height + 1, len(rows) - 1)]
+        split = height - start % height  # columns before the next wide tile begins
+        here = rows[start // height].ctypes.data + 4 * (start % height)
+        there = rows[min(start // height + 1, len(rows) - 1)].ctypes.data
+        target = out[tile].ctypes.data
         for pair in range(pairs):
-            for c in range(split):
-                out[tile, pair, c] = here[pair, start % height + c]
-            for c in range(split, filled):
-                out[tile, pair, c] = there[pair, c - split]
-            for c in range(filled, width):
-                out[tile, pair, c] = 0
+            _copy_eight(np.intp(here + 4 * height * pair), np.intp(target + 4 * width * pair))
+            if split < width:
+                _copy_eight(np.intp(there + 4 * height * pair), np.intp(target + 4 * (width * pair + split)))
 
 
 @njit(cache=True, nogil=True)
@@ -287,8 +302,8 @@ class IntegerProduct(Product):
         """An int32 array of this thread's own, kept for the next block: fresh memory costs a page fault a page."""
         size = math.prod(shape)
         kept = getattr(self._buffers, name, None)
-        if kept is None or len(kept) < size:
-            kept = aligned_empty((size,), np.int32)
+        if kept is None or len(kept) < size + SPARE:
+            kept = aligned_empty((size + SPARE,), np.int32)
             setattr(self._buffers, name, kept)
         return kept[:size].reshape(shape)
 
