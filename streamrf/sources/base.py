@@ -58,6 +58,8 @@ class Source(ABC):
     columns: Columns | None = None  # how raw columns became features, where they are not numbers as stored
     target_names: tuple[str, ...] | None = None  # columns the targets come from, where they have names
 
+    has_weights: bool = False  # whether ``read`` gives weights of rows
+
     @property
     def has_targets(self) -> bool:
         return self.n_outputs > 0
@@ -73,6 +75,10 @@ class Source(ABC):
     @abstractmethod
     def read_targets(self, span: Span) -> np.ndarray:
         """The targets alone, without touching X."""
+
+    def read_weights(self, span: Span) -> np.ndarray:
+        """What each of these rows counts for."""
+        return np.ones(len(span))
 
     @abstractmethod
     def read_bytes(self, span: Span) -> int:

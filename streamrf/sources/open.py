@@ -32,6 +32,7 @@ def open_source(
     exclude: str | Sequence[str] = (),
     need_targets: bool | None = True,
     columns: Columns | Mapping[str, Any] | None = None,
+    sample_weight: Any = None,
 ) -> Source:
     """Open a table for reading; only metadata is read.
 
@@ -39,10 +40,13 @@ def open_source(
     or a list of any of these, which is read as one table. ``x`` and ``y`` name arrays (zarr, npy); ``target``,
     ``features`` and ``exclude`` name columns (parquet). With ``need_targets=False`` targets are not looked at, with
     None they are read where there are any. ``columns`` is the coding of raw columns (parquet), as a model keeps it.
+    ``sample_weight`` names the array or column of the rows' weights; for arrays it is one.
     """
     options: dict[str, Any] = {"x": x, "y": y, "target": target, "features": features, "exclude": exclude}
     options["need_targets"] = need_targets
     options["columns"] = Columns.from_json(columns) if isinstance(columns, Mapping) else columns
+    if sample_weight is not None:
+        return _open_weighted(data, sample_weight, options)
     if isinstance(data, Source):
         return data
     if isinstance(data, Mapping):
@@ -57,10 +61,29 @@ def open_source(
 
 
 def _open_spec(spec: Mapping[str, Any], options: dict[str, Any]) -> Source:
-    unknown = set(spec) - set(options) - {"data"}
+    unknown = set(spec) - set(options) - {"data", "sample_weight"}
     if unknown or "data" not in spec:
         raise InputError(f"not the description of a source: it has {', '.join(sorted(spec))}")
     return open_source(**{**options, **spec})
+
+
+def _open_weighted(data: Any, weight: Any, options: dict[str, Any]) -> Source:
+    """A name is an array or a column beside the others, which then is no feature."""
+    from streamrf.sources.weighted import Weighted
+
+    if isinstance(weight, Mapping):
+        return Weighted(open_source(data, **options), open_source(weight), "the weights")
+    if not isinstance(weight, str):
+        table = open_source(data, **options)
+        return Weighted(table, ArraySource(np.zeros((len(weight), 1), np.float32), np.asarray(weight)), "the weights")
+    exclude, targets = _several(options["exclude"]), _several(options["target"] or options["y"])
+    table = open_source(data, **{**options, "exclude": [*exclude, weight]})
+    others = {"exclude": [*exclude, *targets], "y": weight, "target": None, "need_targets": True}
+    return Weighted(table, open_source(data, **{**options, **others}), weight)
+
+
+def _several(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else [*names]
 
 
 def _is_pair(data: Any) -> bool:

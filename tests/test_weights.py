@@ -1,0 +1,107 @@
+"""Weights of rows and of classes: read beside the rows, and the same as rows that come so many times."""
+
+import numpy as np
+import pytest
+from sklearn.utils.class_weight import compute_class_weight
+from tables import write_zarr
+
+from streamrf.errors import DataError, InputError
+from streamrf.sources import ArraySource, open_source
+from streamrf.sources.base import Span
+from streamrf.targets import TargetCoding
+from streamrf.weighting import Weighting
+
+
+def table(rows=120, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((rows, 3)).astype(np.float32)
+    return X, rng.standard_normal(rows), rng.integers(0, 4, rows).astype(np.float64)
+
+
+def zarr_with_weights(tmp_path):
+    import zarr
+
+    X, y, w = table()
+    place = write_zarr(tmp_path / "t.zarr", X, y, 50)
+    zarr.open_group(place, mode="a").create_array("w", data=w, chunks=(50,))
+    return place
+
+
+def parquet_with_weights(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    X, y, w = table()
+    columns = {f"x{i}": X[:, i] for i in range(3)} | {"price": y, "w": w}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=50)
+    return tmp_path / "t.parquet"
+
+
+def sources(tmp_path):
+    X, y, w = table()
+    return {
+        "zarr": open_source(zarr_with_weights(tmp_path), sample_weight="w"),
+        "parquet": open_source(parquet_with_weights(tmp_path), target="price", sample_weight="w"),
+        "arrays": open_source((X, y), sample_weight=w),
+    }
+
+
+@pytest.mark.parametrize("kind", ["zarr", "parquet", "arrays"])
+def test_weights_come_with_their_rows(tmp_path, kind):
+    source, (X, y, w) = sources(tmp_path)[kind], table()
+    block = source.read(Span(30, 80))
+    assert source.has_weights
+    assert source.n_features == 3
+    assert np.array_equal(block.X, X[30:80])
+    assert np.array_equal(block.y, y[30:80])
+    assert np.array_equal(block.weights, w[30:80])
+    assert np.array_equal(block.take(slice(3, 5)).weights, w[33:35])
+
+
+@pytest.mark.parametrize("kind", ["zarr", "parquet"])
+def test_another_process_opens_the_same_weights(tmp_path, kind):
+    source = sources(tmp_path)[kind]
+    again = open_source(**source.spec())
+    assert again.fingerprint() == source.fingerprint()
+    assert np.array_equal(again.read(Span(0, 120)).weights, table()[2])
+
+
+def test_other_weights_are_other_data():
+    X, y, w = table()
+    first, second = (open_source((X, y), sample_weight=weights) for weights in (w, w + 1))
+    assert first.fingerprint() != second.fingerprint()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -1.0, np.inf])
+def test_impossible_weights_are_refused_by_row(wrong):
+    X, y, w = table()
+    w[17] = wrong
+    with pytest.raises(DataError, match="row 17"):
+        open_source((X, y), sample_weight=w).read(Span(0, 120))
+
+
+def test_one_weight_for_each_row():
+    X, y, w = table()
+    with pytest.raises(DataError, match="100 weights do not go with 120 rows"):
+        open_source((X, y), sample_weight=w[:100])
+
+
+def test_balanced_classes_are_those_of_scikit_learn():
+    X, _, w = table()
+    labels = np.where(w > 2, "a", np.where(w > 0, "b", "c"))
+    coding = TargetCoding.classification(("a", "b", "c"))
+    weighting = Weighting.of(ArraySource(X, labels, chunk_rows=11), coding, "balanced")
+    expected = compute_class_weight("balanced", classes=np.array(coding.classes), y=labels)
+    np.testing.assert_allclose(weighting.class_weights, expected, rtol=1e-12)
+    assert weighting.heaviest == expected.max()
+
+
+def test_numbers_have_no_class_weights():
+    X, y, _ = table()
+    with pytest.raises(InputError, match="--sample-weight"):
+        Weighting.of(ArraySource(X, y), TargetCoding.regression(y.min()[None], y.max()[None]), "balanced")
+
+
+def test_plain_rows_are_not_even_looked_at():
+    X, y, _ = table()
+    assert Weighting.of(ArraySource(X, y), TargetCoding.regression(y.min()[None], y.max()[None]), None).plain
