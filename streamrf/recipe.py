@@ -21,12 +21,21 @@ AUTO, NONE = "auto", "none"
 METRICS = (NONE, "diagonal", "full", "learned")
 PREDICTION_LOSSES = ("squared", "hinge", "logistic")
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
-SOLVERS = ("cholesky",)
+SOLVERS = ("cholesky", "cg", "newton", "sgd")
+PRECONDITIONERS = ("sample", "nystrom")
+LOSS_SOLVERS = {  # which solvers can do each loss
+    "squared": ("cholesky", "cg"), "hinge": ("sgd",), "squared-hinge": ("newton",), "logistic": ("newton",),
+    "huber": ("newton",), "quantile": ("newton",),
+}  # fmt: skip
+LOSSES = tuple(LOSS_SOLVERS)
+CLASS_WEIGHTS = ("balanced",)
 MAX_FEATURES = 2_000_000
 MAX_FOLDS = 100
+MAX_EPOCHS, MAX_SHARDS = 10_000, 100_000
 MAX_LANDMARKS, MAX_ITERATIONS = 10_000, 100_000
 _CHOICES = {
     "form": FORMS, "scaling": SCALINGS, "bits": PRECISIONS, "map": KINDS, "solver": SOLVERS,
+    "preconditioner": PRECONDITIONERS,
     "prediction_loss": PREDICTION_LOSSES,
 }  # fmt: skip
 
@@ -51,6 +60,13 @@ class Recipe:
     bits: str = AUTO
     ridge: float | None = None
     solver: str = AUTO
+    preconditioner: str = AUTO  # of the iterative solvers
+    loss: str = "squared"
+    quantile: float = 0.5  # the one that the quantile loss estimates
+    huber_epsilon: float = 1.35  # residuals beyond so many of their robust deviations count linearly
+    class_weight: str | None = None
+    epochs: int | None = None  # of stochastic gradients
+    shards: int | None = None  # parts of the rows that stochastic gradients visit side by side
     task: str = AUTO
     holdout: float | None = None  # share of rows that choose lambda; None: a tenth, at most 20,000 rows
     cv: int | None = None  # folds that choose lambda, instead of the hold-out rows
@@ -72,8 +88,22 @@ class Recipe:
         self._check("holdout", self.holdout is None or 0 <= self.holdout < 1, "a share from 0 to below 1")
         self._check("cv", self.cv is None or 2 <= self.cv <= MAX_FOLDS, f"a number of folds from 2 to {MAX_FOLDS}")
         self._check("seed", self.seed >= 0, "zero or a positive whole number")
+        self._check_loss()
         if self.kernel != AUTO:
             make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
+
+    def _check_loss(self) -> None:
+        self._check("loss", self.loss in LOSSES, f"one of {', '.join(LOSSES)}")
+        able = LOSS_SOLVERS[self.loss]
+        self._check("solver", self.solver in (AUTO, *able), f"auto or {' or '.join(able)} (the loss is {self.loss})")
+        self._check("quantile", 0 < self.quantile < 1, "a number between 0 and 1")
+        self._check("huber_epsilon", 0 < self.huber_epsilon < inf, "a positive number")
+        weights = self.class_weight
+        self._check("class_weight", weights is None or weights in CLASS_WEIGHTS, "balanced, or nothing")
+        self._check("epochs", self.epochs is None or 1 <= self.epochs <= MAX_EPOCHS, f"1 to {MAX_EPOCHS:,}")
+        self._check("shards", self.shards is None or 1 <= self.shards <= MAX_SHARDS, f"1 to {MAX_SHARDS:,}")
+        if self.cv is not None and self.loss != "squared":
+            raise InputError(f"--cv is for the squared loss: --loss {self.loss} is judged by --holdout rows")
 
     def _check_learning(self) -> None:
         self._check("metric", self.metric in METRICS, f"one of {', '.join(METRICS)}")
