@@ -1,0 +1,139 @@
+"""What a report is made from: the model, its sums if they are kept, and a sample of rows if there is data.
+
+Rows that the model was trained on are first taken out of its sums, exactly, and the weights are solved without them:
+so even a report on training data shows errors on rows that the weights have not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamrf.algebra import Statistics
+from streamrf.algebra.agreement import check_possible
+from streamrf.algebra.changes import rows_in
+from streamrf.archive import read_archive
+from streamrf.errors import MismatchError, NumericalError
+from streamrf.ledger import RowSet
+from streamrf.model import Model
+from streamrf.sampling import draw_sample
+from streamrf.sources.base import Block, Source
+from streamrf.statistics.gram import Gram, GramState
+from streamrf.threads import Threads
+
+ROWS = 5000  # of the data, for errors, importance and curves
+FORGET_D = 3000  # up to so many features, rows are taken out of the sums in a second or two
+MOST_STATISTICS = 2 * 2**30  # bytes of sums that are read for a report
+
+
+@dataclass
+class Evidence:
+    """All that sections draw from."""
+
+    model: Model
+    threads: Threads
+    versions: dict[str, str]
+    statistics: Statistics | None = None
+    source: Source | None = None
+    rows: Block | None = None  # a sample, in random order
+    seen: bool = False  # whether the sample was trained on
+    unseen_model: Model | None = None  # the model without the sample, where it had been trained on it
+
+    @property
+    def judged(self) -> Model:
+        """The model whose errors are shown."""
+        return self.unseen_model or self.model
+
+    @property
+    def honest(self) -> bool:
+        """Whether the sample is new to the weights that are judged."""
+        return not self.seen or self.unseen_model is not None
+
+    @cached_property
+    def scores(self) -> np.ndarray:
+        """(n, outputs): of the sample."""
+        assert self.rows is not None
+        return self.judged.scores(self.rows.X, self.threads)
+
+    @cached_property
+    def truth(self) -> np.ndarray:
+        """Class positions (n,), or numbers (n, outputs)."""
+        assert self.rows is not None
+        assert self.rows.y is not None
+        coding = self.model.coding
+        return coding.codes(self.rows.y) if self.model.is_classifier else coding.values(self.rows.y)
+
+    def column_name(self, column: int) -> str:
+        names = self.model.feature_names
+        return names[column] if names else f"x{column}"
+
+
+def gather_evidence(path: str | Path, source: Source | None, threads: Threads, *, rows: int = ROWS) -> Evidence:
+    """Load what there is, draw the sample, and take it out of the sums where it is in them."""
+    archive = read_archive(path, kind="model")
+    evidence = Evidence(Model.load(path), threads, archive.document("model").get("versions", {}))
+    if archive.has_arrays("statistics") and archive.files["statistics.safetensors"].n_bytes <= MOST_STATISTICS:
+        evidence.statistics = Statistics.load(path)
+    if source is not None:
+        _take_sample(evidence, source, rows)
+    return evidence
+
+
+def _take_sample(evidence: Evidence, source: Source, rows: int) -> None:
+    evidence.model.check_fits(source)
+    evidence.source = source
+    evidence.seen = any(evidence.model.ledger.rows(member.fingerprint()) for member in source.members())
+    most = max(2, source.n_rows // 4) if evidence.seen else source.n_rows  # most must stay in the sums
+    evidence.rows = draw_sample(source, min(rows, most), evidence.model.recipe.seed + 1, "drop")
+    if evidence.seen and _can_forget(evidence):
+        evidence.unseen_model = _without(evidence, source, evidence.rows)
+
+
+def _can_forget(evidence: Evidence) -> bool:
+    statistics = evidence.statistics
+    return statistics is not None and statistics.exact and statistics.prepared.map.n_features <= FORGET_D
+
+
+def _without(evidence: Evidence, source: Source, rows: Block) -> Model | None:
+    """The model solved from the sums of all rows but these; None where not all of these are in."""
+    statistics = evidence.statistics
+    assert statistics is not None
+    try:
+        if not rows_in(statistics.ledger, source).contains_all(row_set(rows.index)):
+            return None
+        rest = replace(statistics, state=_less(statistics, rows, evidence.threads))
+        return rest.solve(evidence.model.weights.ridge, threads=evidence.threads)
+    except (MismatchError, NumericalError):  # the data has changed since: its rows are judged as they are
+        return None
+
+
+def _less(statistics: Statistics, rows: Block, threads: Threads) -> GramState:
+    prepared = statistics.prepared
+    gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, threads.count)
+    leaving = gram.zero()
+    gram.update(leaving, rows, threads)
+    rest = statistics.state.copy()
+    rest -= leaving
+    check_possible(prepared, rest, "the sample")
+    return rest
+
+
+def row_set(index: np.ndarray) -> RowSet:
+    """Rows by their numbers, as spans."""
+    ordered = np.unique(index)
+    breaks = np.flatnonzero(np.diff(ordered) > 1)
+    starts, stops = ordered[np.r_[0, breaks + 1]], ordered[np.r_[breaks, len(ordered) - 1]] + 1
+    return RowSet([(int(a), int(b)) for a, b in zip(starts, stops, strict=True)])
+
+
+def fourier_features(model: Model, X: np.ndarray, columns: Any, threads: Threads, block: int = 2048) -> np.ndarray:
+    """Some columns of z(X), float64, a block of rows at a time."""
+    parts = []
+    for start in range(0, len(X), block):
+        scaled = model.scaling.transform(X[start : start + block], model.map.precision.inputs)
+        parts.append(model.map.dense(scaled, threads)[:, columns])
+    return np.concatenate(parts)
