@@ -29,6 +29,7 @@ COMMANDS = {
     "plan": "Say what a run would take, without reading a row.",
     "compare": "Compare feature maps on a sample: errors, time, a picture.",
     "report": "Draw a page of pictures about a model.",
+    "export": "Write a model as ONNX, or as a page of numpy.",
     "inspect": "Show what is in a model or a data set.",
 }
 

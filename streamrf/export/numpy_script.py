@@ -1,0 +1,297 @@
+"""The model as a page of numpy and a file of arrays: no streamrf needed to predict, and nothing hidden."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamrf.errors import InputError
+from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
+from streamrf.files import atomic_write, refuse_existing
+
+HEAD = '''"""Predictions of a streamrf model in plain numpy; {data} beside this file holds its numbers.
+
+    python {name} rows.csv > predictions.csv     (a line of names first; "-" for standard input)
+    from {stem} import predict                   {usage}
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+A = np.load(Path(__file__).with_name("{data}"), allow_pickle=False)
+A = {{name: A[name] for name in A.files}}
+NAMES = json.loads(str(A["names"]))
+'''
+
+CODE = '''
+COLUMNS = json.loads(str(A["columns"]))
+
+
+def code(table):
+    """Raw columns, by name, as numbers: categories, missing values; dates are days since 1970."""
+    parts = []
+    for column in COLUMNS:
+        raw = np.asarray(table[column["name"]], object)
+        gone = np.array([v is None or v == "" or v != v for v in raw])
+        fill, levels = column.get("fill"), column.get("levels")
+        if levels:
+            place = {level: i for i, level in enumerate(levels)}
+            codes = np.array([-1 if g else place.get(str(v), -1) for v, g in zip(raw, gone)])
+            one_hot = (codes[:, None] == np.arange(len(levels))).astype(float)
+            ordinal = np.where(codes < 0, len(levels), codes).astype(float)[:, None]
+            part = one_hot if column["kind"] == "onehot" else ordinal
+            fill = None if fill is None else (0.0 if column["kind"] == "onehot" else fill)
+        elif column["kind"] == "date":
+            days = [np.datetime64("NaT") if g else np.datetime64(v, "us") for v, g in zip(raw, gone)]
+            part = (np.array(days, "datetime64[us]").astype(np.int64) / 86_400e6)[:, None]
+        else:
+            part = np.array([np.nan if g else float(v) for v, g in zip(raw, gone)])[:, None]
+        part[gone] = np.nan if fill is None else fill
+        parts += [part, gone[:, None].astype(float)] if column.get("flag") else [part]
+    return np.hstack(parts)
+'''
+
+SCALE = '''
+
+def scale(X):
+    """The inputs as the features want them."""
+    Z = (X - A["centre"]) * A["factor"]
+'''
+LOGS = """    for j, rate in zip(A["log_columns"], A["log_rates"]):
+        logs = np.sign(X[:, j]) * np.log1p(np.abs(X[:, j]) * rate)
+        Z[:, j] = (logs - A["centre"][j]) * A["factor"][j]
+"""
+RANKS = """    for k, j in enumerate(A["rank_columns"]):
+        a, b = A["rank_offsets"][k : k + 2]
+        Z[:, j] = np.interp(X[:, j], A["knots"][a:b], A["levels"][a:b])
+"""
+ROTATION = """    Z = Z @ A["rotation"]
+"""
+SCALED = """    return Z.astype(np.{number})
+"""
+
+DENSE_MAP = '''
+
+def turns(Z):
+    """b + x'w in turns, column by column{as_kernel}."""
+    t = np.broadcast_to(A["phases"], (len(Z), A["W"].shape[1]))
+    for x, w in zip(Z.T[:, :, None].astype(np.float64), A["W"].astype(np.float64)):
+        t = (x * w + t).astype(np.{number})
+    return t
+'''
+STRUCTURED_MAP = '''
+
+def hadamard(x):
+    """The Hadamard transform of each row."""
+    n, m = x.shape
+    left = m
+    while left >= 4:
+        x0, x1, x2, x3 = x.reshape(n, 4, m // 4).transpose(1, 0, 2)
+        a, b, c, d = x0 + x1, x0 - x1, x2 + x3, x2 - x3
+        x = np.stack([a + c, b + d, a - c, b - d], axis=2).reshape(n, m)
+        left //= 4
+    if left == 2:
+        low, high = x.reshape(n, 2, m // 2).transpose(1, 0, 2)
+        x = np.stack([low + high, low - high], axis=2).reshape(n, m)
+    return x
+
+
+def turns(Z):
+    """b + x'w in turns; w is a product of diagonals and Hadamard matrices."""
+    blocks = []
+    for diagonals, permutation in zip(A["diagonals"], A["permutations"]):
+        x = np.zeros((len(Z), len(diagonals[0])), np.float32)
+        x[:, : Z.shape[1]] = Z * diagonals[0][: Z.shape[1]]
+        x = hadamard(x)
+        for stage, diagonal in enumerate(diagonals[1:]):
+            x = hadamard((x[:, permutation] if stage == 0 and len(permutation) else x) * diagonal)
+        blocks.append(x)
+    projected = np.hstack(blocks)[:, : len(A["stretch"])] * A["stretch"]
+    repeats = len(A["phases"]) // len(A["stretch"])
+    return np.tile(projected, (1, repeats)) * np.float32({turn!r}) + A["phases"]
+'''
+COSINES = '''
+
+def features(Z):
+    """cos(2 pi t){rounding}, by the polynomial and the roundings of the model's own kernel."""
+    t = turns(Z)
+    t = t - np.rint(t)
+    g = np.{number}(0.25) - np.abs(t)
+    square, series = g * g, np.{number}({last!r})
+    for term in {terms!r}:
+        series = {step}
+    return {result}
+
+
+def scores(Z):
+    return features(Z).astype(np.float64) @ A["coefficients"] + A["intercept"]
+'''
+BINNING_MAP = '''
+
+def scores(Z):
+    """Each grid puts a row in a cell, and a hash of the cell says where in the grid's table its score stands."""
+    total = np.tile(A["intercept"], (len(Z), 1))
+    shift, mix = np.uint64(64 - A["bits"]), np.uint64(0x9E3779B97F4A7C15)
+    for p, table in enumerate(A["coefficients"]):
+        cells = np.clip(np.floor((Z - A["shifts"][p]) * A["inverses"][p]), -(2.0**30), 2.0**30)
+        cells = cells.astype(np.int32).astype(np.uint32)
+        low, high = ((cells * A[half][p]).sum(axis=1, dtype=np.uint32).astype(np.uint64) for half in ("low", "high"))
+        total += table[(((high << np.uint64(32)) | low) * mix) >> shift]
+    return total
+'''
+
+NUMBERS = '''
+
+def predict(X):
+    """(n, outputs) predicted numbers of rows {rows}, a block of rows at a time."""
+    X = np.asarray({raw}, np.float64)
+    return np.vstack([scores(scale(X[i : i + 512])) for i in range(0, len(X), 512)] or [np.empty((0, {outputs}))])
+'''
+CLASSES = '''
+CLASSES = np.array(json.loads(str(A["classes"])))
+
+
+def predict_proba(X):
+    """(n, classes) probabilities of rows {rows}, a block of rows at a time."""
+    X = np.asarray({raw}, np.float64)
+    s = np.vstack([scores(scale(X[i : i + 512])) for i in range(0, len(X), 512)] or [np.empty((0, {outputs}))])
+    logits = s @ A["slope"] + A["shift"]
+    if len(CLASSES) == 2:
+        logits = np.hstack([np.zeros_like(logits), logits])
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def predict(X):
+    return CLASSES[predict_proba(X).argmax(axis=1)]
+'''
+
+MAIN = """
+
+def main():
+    file = sys.stdin if sys.argv[1] == "-" else open(sys.argv[1], newline="")
+    rows = list(csv.DictReader(file))
+    {table}
+    writer = csv.writer(sys.stdout)
+    writer.writerow({header})
+    writer.writerows({lines})
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def write_script(pipeline: Pipeline, path: str | Path, *, overwrite: bool = False) -> Path:
+    """Write ``path`` (.py) and the arrays beside it (.npz); the path of the arrays."""
+    script = Path(path)
+    if script.suffix != ".py" or not script.stem.isidentifier():
+        raise InputError(f"--numpy {path}: a name such as predict_price.py is wanted, so that Python can import it")
+    data = script.with_suffix(".npz")
+    if not overwrite:
+        refuse_existing(script)
+        refuse_existing(data)
+    buffer = io.BytesIO()
+    np.savez(buffer, **_arrays(pipeline))
+    atomic_write(data, buffer.getvalue())
+    atomic_write(script, script_text(pipeline, script.name).encode())
+    return data
+
+
+def _arrays(pipeline: Pipeline) -> dict[str, Any]:
+    scaling = pipeline.scaling
+    names = pipeline.columns.names if pipeline.columns else list(pipeline.feature_names or ())
+    arrays: dict[str, Any] = {
+        "names": np.array(json.dumps(names)), "centre": scaling.centre, "factor": scaling.factor,
+        "intercept": pipeline.intercept, "coefficients": _coefficients(pipeline), **pipeline.arrays,
+    }  # fmt: skip
+    curves = {
+        "log_columns": ("log_columns", "log_rates"),
+        "rank_columns": ("rank_columns", "rank_offsets", "knots", "levels"),
+        "rotation": ("rotation",),
+    }
+    for part, members in curves.items():
+        if len(getattr(scaling, part)):
+            arrays |= {name: getattr(scaling, name) for name in members}
+    if pipeline.columns:
+        arrays["columns"] = np.array(json.dumps(pipeline.columns.to_json()["columns"]))
+    if pipeline.classes:
+        arrays |= {"classes": np.array(json.dumps(list(pipeline.classes)))}
+        arrays |= {"slope": pipeline.slope, "shift": pipeline.shift}
+    return arrays
+
+
+def _coefficients(pipeline: Pipeline) -> np.ndarray:
+    """Of binning a table for each grid, (P, slots, outputs); elsewhere (F, outputs)."""
+    if pipeline.kind != BINNING:
+        return pipeline.coefficients
+    grids = len(pipeline.arrays["shifts"])
+    return pipeline.coefficients.astype(np.float32).reshape(grids, -1, len(pipeline.intercept))
+
+
+def script_text(pipeline: Pipeline, name: str) -> str:
+    """The whole program, with only the parts that this model needs."""
+    coded = pipeline.columns is not None
+    rows = "of raw columns by name" if coded else f"(n, {pipeline.n_inputs})"
+    usage = "predict({name: values, ...})" if coded else "predict(X)"
+    parts = [HEAD.format(data=Path(name).with_suffix(".npz").name, name=name, stem=Path(name).stem, usage=usage)]
+    parts += [CODE] if coded else []
+    parts += [_scale(pipeline), _map(pipeline)]
+    last = CLASSES if pipeline.classes else NUMBERS
+    parts.append(last.format(rows=rows, raw="code(X)" if coded else "X", outputs=len(pipeline.intercept)))
+    parts.append(_main(pipeline))
+    return "".join(parts)
+
+
+def _scale(pipeline: Pipeline) -> str:
+    scaling = pipeline.scaling
+    parts = [SCALE]
+    parts += [LOGS] if len(scaling.log_columns) else []
+    parts += [RANKS] if len(scaling.rank_columns) else []
+    parts += [ROTATION] if len(scaling.rotation) else []
+    return "".join([*parts, SCALED.format(number=_number(pipeline))])
+
+
+def _number(pipeline: Pipeline) -> str:
+    return "float64" if pipeline.double else "float32"
+
+
+def _map(pipeline: Pipeline) -> str:
+    if pipeline.kind == BINNING:
+        return BINNING_MAP
+    number = _number(pipeline)
+    fused = pipeline.kind == DENSE and not pipeline.double
+    step = "(series * square.astype(np.float64) + term).astype(np.float32)"
+    plain = f"series * square + np.{number}(term)"
+    *terms, last = pipeline.sine
+    rounded = f"np.rint(series * g * np.{number}({pipeline.scale}))"
+    first = DENSE_MAP if pipeline.kind == DENSE else STRUCTURED_MAP
+    as_kernel = ", each step rounded once as a fused multiply-add is" if fused else ""
+    return first.format(number=number, as_kernel=as_kernel, turn=float(TURN)) + COSINES.format(
+        rounding=f" times {pipeline.scale}, rounded" if pipeline.rounded else "", number=number, last=last,
+        terms=tuple(reversed(terms)), step=step if fused else plain,
+        result=rounded if pipeline.rounded else "series * g",
+    )  # fmt: skip
+
+
+def _main(pipeline: Pipeline) -> str:
+    if pipeline.columns:
+        table = "table = {name: [row[name] for row in rows] for name in NAMES}"
+    else:
+        table = "table = [[float(row[name]) for name in NAMES or row] for row in rows]"
+    if pipeline.classes:
+        header = '["prediction", *(f"p_{label}" for label in CLASSES)]'
+        lines = "[CLASSES[p.argmax()], *p] for p in predict_proba(table)"
+    else:
+        outputs = len(pipeline.intercept)
+        header = repr(["prediction"] if outputs == 1 else [f"prediction_{k}" for k in range(outputs)])
+        lines = "predict(table)"
+    return MAIN.format(table=table, header=header, lines=lines)

@@ -1,0 +1,172 @@
+"""Exported models: ONNX under onnxruntime and plain numpy in a process of its own give our predictions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import done, streamrf
+from tables import labelled, smooth
+
+from streamrf import errors
+from streamrf.export import pipeline_of
+from streamrf.export.numpy_script import script_text, write_script
+from streamrf.maps.frequencies import KINDS
+from streamrf.model import Model
+from streamrf.recipe import Recipe
+from streamrf.sources import ArraySource
+from streamrf.threads import Threads
+from streamrf.training import Settings, train
+
+SETTINGS = {"D": 64, "kernel": "gaussian", "length_scale": 3.0, "scaling": "standard", "bits": "8", "ridge": 1e-4}
+SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
+TARGETS = {"numbers": 0, "two outputs": 0, "two classes": 2, "three classes": 3, "words": 3}
+
+
+def inputs(rows: int = 600) -> np.ndarray:
+    """Columns for every branch: heavy-tailed, binary, constant."""
+    X = smooth(rows, d=7)[0].astype(np.float64)
+    X[:, 3], X[:, 4], X[:, 5] = np.exp(2 * X[:, 3]), X[:, 4] > 0, 1.5
+    return X
+
+
+def targets(kind: str) -> np.ndarray:
+    y = labelled(600, TARGETS[kind])[1] if TARGETS[kind] else smooth(600)[1]
+    if kind == "two outputs":
+        return np.column_stack([y, y**2])
+    return np.array(["low", "middle", "tall"])[y] if kind == "words" else y
+
+
+def trained(target: str = "numbers", **settings) -> Model:
+    recipe = Recipe(**{**SETTINGS, "pilot": "none", **settings})
+    return train(ArraySource(inputs(), targets(target)), recipe, Settings(threads=1)).model
+
+
+def ours(model: Model, X: np.ndarray) -> np.ndarray:
+    with Threads(1) as threads:
+        scores = model.scores(X, threads)
+    return model.probabilities(scores) if model.is_classifier else scores
+
+
+def in_onnx(model: Model, X: np.ndarray, path: Path) -> dict[str, np.ndarray]:
+    ort = pytest.importorskip("onnxruntime")
+    from streamrf.export.onnx_model import write_onnx
+
+    write_onnx(pipeline_of(model), path, overwrite=True)
+    session = ort.InferenceSession(str(path))
+    return dict(zip([one.name for one in session.get_outputs()], session.run(None, {"X": X}), strict=True))
+
+
+def in_numpy(model: Model, X: np.ndarray, path: Path) -> np.ndarray:
+    """The script, run here but knowing nothing of us but its file."""
+    write_script(pipeline_of(model), path, overwrite=True)
+    space = {"__file__": str(path), "__name__": "script"}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    return space["predict_proba" if model.is_classifier else "predict"](X)
+
+
+def check(model: Model, tmp_path: Path) -> None:
+    X = np.random.default_rng(5).permutation(inputs())[:200] + 0.01
+    wanted = ours(model, X)
+    found = in_onnx(model, X, tmp_path / "m.onnx")
+    numbers = found["probabilities"] if model.is_classifier else found["prediction"]
+    assert np.abs(numbers - wanted).max() < 1e-5
+    assert np.abs(in_numpy(model, X, tmp_path / "m.py") - wanted).max() < 1e-5
+    if model.is_classifier:
+        assert np.array_equal(found["label"], model.labels(wanted.argmax(axis=1)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_map(kind, tmp_path):
+    check(trained(map=kind, bits="12" if kind == "sorf" else "8"), tmp_path)
+
+
+@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("form", ["phase", "pairs"])
+def test_every_precision_and_form(bits, form, tmp_path):
+    check(trained(map="mc", bits=bits, form=form), tmp_path)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_every_scaling(scaling, tmp_path):
+    check(trained(scaling=scaling, map="mc"), tmp_path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target(target, tmp_path):
+    check(trained(target, map="mc"), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["mc", "sorf", "fastfood"])
+@pytest.mark.parametrize("bits", ["8", "12"])
+def test_rounded_features_are_the_same_integers(kind, bits, tmp_path):
+    """That is the reason for the script's steps: one bit of a cosine may be another integer."""
+    model = trained(map=kind, bits=bits, D=256)
+    write_script(pipeline_of(model), tmp_path / "m.py")
+    space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
+    exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
+    X = inputs()
+    features = model.map.block(len(X), np.int16)
+    with Threads(1) as threads:
+        model.map.compute(model.scaling.transform(X), features, threads)
+    assert np.array_equal(space["features"](space["scale"](X)), features[:, :256])
+
+
+# -- as a user does it
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("export")
+    trained("words", map="mc").save(place / "words.model")
+    return place
+
+
+def test_the_script_runs_without_streamrf(saved):
+    done("export", saved / "words.model", "--numpy", saved / "words.py")
+    X = inputs()[:40]
+    with open(saved / "rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([[f"c{j}" for j in range(7)], *X.tolist()])
+    code = (
+        "import sys; sys.modules['streamrf'] = None; sys.argv = ['words.py', 'rows.csv']; exec(open('words.py').read())"
+    )
+    env = {**os.environ, "PYTHONPATH": ""}
+    ran = subprocess.run(
+        [sys.executable, "-c", code.replace("exec(", "__file__ = 'words.py'; exec(")], cwd=saved, env=env,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    rows = list(csv.DictReader(io.StringIO(ran.stdout)))
+    model = Model.load(saved / "words.model")
+    wanted = ours(model, X)
+    found = np.array([[float(row[f"p_{label}"]) for label in ("low", "middle", "tall")] for row in rows])
+    assert np.abs(found - wanted).max() < 1e-5
+    assert [row["prediction"] for row in rows] == model.labels(wanted.argmax(axis=1)).tolist()
+    assert len((saved / "words.py").read_text().splitlines()) < 100
+    assert "streamrf" not in script_text(pipeline_of(model), "words.py").split('"""')[2]
+
+
+def test_the_command_names_inputs_and_outputs(saved):
+    pytest.importorskip("onnx")
+    found = done("export", saved / "words.model", "--onnx", saved / "words.onnx", "--json").json
+    assert (found["inputs"], found["outputs"]) == (["X"], ["label", "probabilities"])
+    again = streamrf("export", saved / "words.model", "--onnx", saved / "words.onnx")
+    assert again.code == errors.ExistsError.exit_code
+    done("export", saved / "words.model", "--onnx", saved / "words.onnx", "--overwrite")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [([], "--onnx OUT.onnx"), (["--onnx", "m.txt"], "ends with .onnx"), (["--numpy", "my-model.py"], "import it")],
+)
+def test_slips_are_told(saved, options, words):
+    answer = streamrf("export", saved / "words.model", *options)
+    assert answer.code == errors.InputError.exit_code
+    assert words in answer.sentence
+    assert answer.out == ""
