@@ -60,6 +60,9 @@ class Plan:
     why: str
     seconds: dict[str, float] = field(default_factory=dict)
     workers: Any = None  # what each worker of a cluster needs, where there is one
+    alive: dict[str, tuple[str, ...]] = field(default_factory=lambda: STAGES)
+    cures: dict[str, str] = field(default_factory=lambda: CURES)
+    cache: Any = None  # where slots of random binning are kept between passes
 
     @property
     def projected(self) -> int:
@@ -71,9 +74,9 @@ class Plan:
             self.workers.check()
         if self.projected > self.budget:
             stage = max(self.stages, key=lambda name: self.stages[name])
-            largest = max(STAGES[stage], key=lambda name: self.parts[name])
+            largest = max(self.alive[stage], key=lambda name: self.parts[name])
             what = f"the largest part is {largest}, {format_bytes(self.parts[largest])}"
-            cure = f"raise --memory, or {CURES[largest]}"
+            cure = f"raise --memory, or {self.cures[largest]}"
             if self.reserved > self.budget:
                 what = f"Python and its libraries alone take up to {format_bytes(self.reserved)}"
                 cure = f"set --memory to {format_bytes(1.1 * self.projected)} or more"
@@ -87,7 +90,8 @@ class Plan:
             "memory": {"budget": self.budget, "reserved": self.reserved, "projected": self.projected, **self.stages},
             "parts": self.parts, "seconds": self.seconds, "solver": self.solver, "why": self.why, "passes": self.passes,
         }  # fmt: skip
-        return {**document, "workers": self.workers.to_json()} if self.workers else document
+        more = {"workers": self.workers, "cache": self.cache}
+        return document | {name: found.to_json() for name, found in more.items() if found}
 
 
 def make_plan(

@@ -11,13 +11,15 @@ from streamrf import safejson
 from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import make_kernel
 from streamrf.look import TASKS
+from streamrf.maps.binning import BinningMap, width_law
 from streamrf.maps.fourier import FORMS
-from streamrf.maps.frequencies import KINDS, kind_of
+from streamrf.maps.frequencies import KINDS, Kind, kind_of
 from streamrf.maps.learning import Learning
 from streamrf.precision import PRECISIONS
 from streamrf.sources.screening import POLICIES
 
 AUTO, NONE = "auto", "none"
+ANY, BINNING = "any", BinningMap.kind  # as maps: whatever the pilot finds best; random binning. All others are Fourier
 METRICS = (NONE, "diagonal", "full", "learned")
 PREDICTION_LOSSES = ("squared", "hinge", "logistic")
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
@@ -32,9 +34,10 @@ CLASS_WEIGHTS = ("balanced",)
 MAX_FEATURES = 2_000_000
 MAX_FOLDS = 100
 MAX_EPOCHS, MAX_SHARDS = 10_000, 100_000
+MAX_GRIDS, MAX_TABLE_BITS = 100_000, 24
 MAX_LANDMARKS, MAX_ITERATIONS = 10_000, 100_000
 _CHOICES = {
-    "form": FORMS, "scaling": SCALINGS, "bits": PRECISIONS, "map": KINDS, "solver": SOLVERS,
+    "form": FORMS, "scaling": SCALINGS, "bits": PRECISIONS, "map": (*KINDS, BINNING, ANY), "solver": SOLVERS,
     "preconditioner": PRECONDITIONERS,
     "prediction_loss": PREDICTION_LOSSES,
 }  # fmt: skip
@@ -48,6 +51,8 @@ class Recipe:
     kernel: str = AUTO
     length_scale: float | None = None
     map: str = AUTO
+    grids: int | None = None  # of random binning
+    table_bits: int | None = None  # slots of a grid, as a power of two
     form: str = AUTO  # pairs for learned frequencies, else phase
     metric: str = NONE  # learned: whichever of none, diagonal and full is best on unseen rows
     landmarks: int | None = None  # this and the next five: what the learning of frequencies may be told
@@ -89,8 +94,21 @@ class Recipe:
         self._check("cv", self.cv is None or 2 <= self.cv <= MAX_FOLDS, f"a number of folds from 2 to {MAX_FOLDS}")
         self._check("seed", self.seed >= 0, "zero or a positive whole number")
         self._check_loss()
-        if self.kernel != AUTO:
+        self._check_binning()
+        if self.kernel != AUTO and self.map != BINNING:
             make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
+
+    def _check_binning(self) -> None:
+        self._check("grids", self.grids is None or 1 <= self.grids <= MAX_GRIDS, f"a number from 1 to {MAX_GRIDS:,}")
+        bits = self.table_bits
+        self._check("table_bits", bits is None or 1 <= bits <= MAX_TABLE_BITS, f"a number from 1 to {MAX_TABLE_BITS}")
+        if self.map != BINNING:
+            return
+        if self.kernel != AUTO:
+            width_law(self.kernel)
+        if self.cv is not None:
+            raise InputError("--cv chooses lambda for Fourier features: random binning is judged by --holdout rows")
+        self._check("metric", self.metric == NONE, "none (the pilot of random binning finds a width for each column)")
 
     def _check_loss(self) -> None:
         self._check("loss", self.loss in LOSSES, f"one of {', '.join(LOSSES)}")
@@ -107,7 +125,7 @@ class Recipe:
 
     def _check_learning(self) -> None:
         self._check("metric", self.metric in METRICS, f"one of {', '.join(METRICS)}")
-        dense = self.map == AUTO or not kind_of(self.map).structured
+        dense = self.fourier_kind is None or not self.fourier_kind.structured
         self._check("metric", self.metric == NONE or dense, f"none (a metric would make {self.map} a dense matrix)")
         self._check(
             "landmarks", self.landmarks is None or 2 <= self.landmarks <= MAX_LANDMARKS, f"2 to {MAX_LANDMARKS:,}"
@@ -129,7 +147,12 @@ class Recipe:
         """The form, with ``auto`` replaced: learned frequencies are learned for a cosine and a sine each."""
         if self.form != AUTO:
             return self.form
-        return "pairs" if self.map != AUTO and kind_of(self.map).learned else "phase"
+        return "pairs" if self.fourier_kind is not None and self.fourier_kind.learned else "phase"
+
+    @property
+    def fourier_kind(self) -> Kind | None:
+        """The kind of frequencies that was named, if one was."""
+        return None if self.map in (AUTO, ANY, BINNING) else kind_of(self.map)
 
     def learning(self, task: str) -> Learning:
         """What the learning of frequencies is told."""

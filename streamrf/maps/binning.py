@@ -15,12 +15,14 @@ import numpy as np
 from scipy import special
 
 from streamrf.errors import FileFormatError, InputError, MismatchError
+from streamrf.kernels import make_kernel
 from streamrf.maps.base import FeatureMap, RowScorer
 from streamrf.maps.binning_kernels import hash_rows, moved_scores
 from streamrf.precision import make_precision
 from streamrf.threads import Threads
 
 MAX_BITS = 30
+MAX_SHAPE = 1000
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, the step of splitmix64
 ROWS_A_TASK = 8192
 
@@ -48,6 +50,22 @@ class GammaWidths:
         gaps = np.abs(np.asarray(X, np.float64)[:, None] - np.asarray(Y, np.float64))
         t = gaps * (self.shape / (2.0 * self.length_scale))
         return (special.gammaincc(self.shape, t) - t / (self.shape - 1) * special.gammaincc(self.shape - 1, t)).prod(2)
+
+
+def width_law(name: str) -> GammaWidths:
+    """The law of a kernel's bin widths, at length scale 1: ``bins:SHAPE``, or ``laplacian``, which is ``bins:2``."""
+    family, _, shape = name.partition(":")
+    if family == "bins":
+        try:
+            found = float(shape)
+        except ValueError:
+            found = 0.0
+        if not 1 < found <= MAX_SHAPE:
+            raise InputError(f"--kernel {name}: bins:SHAPE with a shape above 1 and up to {MAX_SHAPE} is wanted")
+        return GammaWidths(found)
+    kernel = make_kernel(name)
+    kernel.bin_widths(np.array([0.5]))  # refuses a kernel that cannot be binned, and says why
+    return GammaWidths(2.0)
 
 
 @dataclass(frozen=True, eq=False)

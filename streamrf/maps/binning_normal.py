@@ -95,10 +95,14 @@ class OccupiedSlots:
         scale = np.exp2(self.exponents(V, spare=self.grids))
         return np.rint(V * scale) / scale
 
-    def integers(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The int32 table of V times the powers of two (k, 1) that come with it."""
+    def integers(self, V: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The int32 table of V times the powers of two (k, 1) that come with it; ``out`` is 0 where nothing is."""
         scale = np.exp2(self.exponents(V))
-        return self.expand(np.rint(V * scale), np.int32), scale
+        if out is None:
+            return self.expand(np.rint(V * scale), np.int32), scale
+        for values, factor, entries in zip(V, scale, out.reshape(len(V), -1), strict=True):
+            entries[self.positions] = np.rint(values * factor)
+        return out, scale
 
 
 class BinningNormal:
