@@ -15,14 +15,24 @@ from streamrf import memory
 from streamrf.calibrate import Rates
 from streamrf.engines.local import AHEAD
 from streamrf.errors import BudgetError
+from streamrf.plan_iterative import (
+    ALIVE,
+    CROSSING,
+    STEPS,
+    WORTH,
+    iterative_parts,
+    iterative_seconds,
+    rates_of_this_machine,
+)
+from streamrf.plan_iterative import CURES as ITERATIVE_CURES
 from streamrf.pilot import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
-from streamrf.recipe import AUTO, Recipe
+from streamrf.recipe import AUTO, LOSS_SOLVERS, Recipe
 from streamrf.solvers.ridge import RidgeSolver
 from streamrf.sources.base import Source
 from streamrf.sources.spans import work_spans
 from streamrf.targets import DIGITS
-from streamrf.units import format_bytes
+from streamrf.units import format_bytes, format_seconds
 
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs
@@ -41,6 +51,7 @@ CURES = {
     **dict.fromkeys(("statistics", "total", "matrix", "block", "pilot"), "lower --D"),
     **dict.fromkeys(("reading", "sample"), "store the data in smaller chunks, or with fewer columns"),
     **dict.fromkeys(("hold-out rows", "judging"), "hold out fewer rows with --holdout"),
+    **ITERATIVE_CURES,
 }
 
 
@@ -61,6 +72,7 @@ class Plan:
     seconds: dict[str, float] = field(default_factory=dict)
     workers: Any = None  # what each worker of a cluster needs, where there is one
     alive: dict[str, tuple[str, ...]] = field(default_factory=lambda: STAGES)
+    others: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds of the solvers that could do it
     cures: dict[str, str] = field(default_factory=lambda: CURES)
     cache: Any = None  # where slots of random binning are kept between passes
 
@@ -90,6 +102,8 @@ class Plan:
             "memory": {"budget": self.budget, "reserved": self.reserved, "projected": self.projected, **self.stages},
             "parts": self.parts, "seconds": self.seconds, "solver": self.solver, "why": self.why, "passes": self.passes,
         }  # fmt: skip
+        if self.others:
+            document["solvers"] = self.others
         more = {"workers": self.workers, "cache": self.cache}
         return document | {name: found.to_json() for name, found in more.items() if found}
 
@@ -101,17 +115,87 @@ def make_plan(
     """Sizes from shapes alone; nothing is read. ``classes`` says that the outputs are known to be those of classes."""
     reserved = reserved or memory.resident() + COMPILED
     budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
-    layout = _layout(recipe, outputs, classes)
-    folds = recipe.cv or 1
-    parts = _parts(source, recipe, layout, threads, outputs)
-    parts["statistics"] *= folds
-    fixed = reserved + parts["statistics"]
-    span_bytes = int(np.clip((budget - fixed) // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
+    known = {"outputs": outputs, "threads": threads, "budget": budget, "reserved": reserved}
+    able = LOSS_SOLVERS[recipe.loss] if recipe.solver == AUTO else (recipe.solver,)
+    if recipe.cv:
+        able = able[:1]
+    plans = {name: _plan_of(name, source, recipe, classes=classes, **known) for name in able}
+    if len(plans) == 1:
+        return next(iter(plans.values()))
+    return _choose(plans["cholesky"], plans["cg"], source, recipe, outputs, threads)
+
+
+def _plan_of(solver: str, source: Source, recipe: Recipe, *, classes: bool, **known: Any) -> Plan:
+    if solver == "cholesky":
+        return _direct_plan(source, recipe, classes=classes, **known)
+    return _iterative_plan(solver, source, recipe, **known)
+
+
+def _choose(direct: Plan, cg: Plan, source: Source, recipe: Recipe, outputs: int, threads: int) -> Plan:
+    """Cholesky where it fits, unless conjugate gradients take much less time by what this machine was measured to do."""
+    if direct.projected > direct.budget:
+        if cg.projected <= cg.budget:
+            cg.why = (
+                f"the {recipe.D} x {recipe.D} system would need {format_bytes(direct.projected)}, the budget is"
+                f" {format_bytes(direct.budget)}: passes of conjugate gradients never hold it"
+            )
+            return cg
+        return direct if direct.projected <= cg.projected else cg
+    if recipe.D < CROSSING:
+        return direct
+    rates = rates_of_this_machine(recipe.bits, threads)
+    seconds = {plan.solver: _totals(plan, source, recipe, outputs, rates) for plan in (direct, cg)}
+    direct.others = cg.others = seconds
+    if cg.projected > cg.budget or seconds["cg"]["total"] > WORTH * seconds["cholesky"]["total"]:
+        return direct
+    cg.why = (
+        f"about {STEPS['cg']} passes of conjugate gradients are estimated at {format_seconds(seconds['cg']['total'])},"
+        f" Cholesky at {format_seconds(seconds['cholesky']['total'])}"
+    )
+    return cg
+
+
+def _totals(plan: Plan, source: Source, recipe: Recipe, outputs: int, rates: Rates) -> dict[str, float]:
+    return estimate_seconds(plan, source, recipe, outputs, rates)
+
+
+def _iterative_plan(
+    solver: str, source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int, reserved: int
+) -> Plan:
+    parts = iterative_parts(source, recipe, solver, outputs, threads, budget - reserved)
+    parts |= {
+        "pilot": 0 if recipe.pilot == "none" else _pilot_bytes(source, recipe, threads, outputs),
+        "sample": 3 * _sample_rows(source, recipe) * source.n_features * max(4, source.x_dtype.itemsize),
+    }
+    fixed = reserved + parts["gradients"] + parts["vectors"] + parts["preconditioner"]
+    share = holdout_share(recipe, source.n_rows)
+    span_bytes = _reading(source, recipe, outputs, share, budget - fixed, parts)
+    stages = {name: reserved + int(SLACK * sum(parts[part] for part in alive)) for name, alive in ALIVE.items()}
+    why = f"the {recipe.loss} loss is fitted by passes of gradients" if recipe.loss != "squared" else "as asked for"
+    passes = _passes(recipe) + (recipe.epochs or STEPS[solver])
+    return Plan(budget, reserved, parts, stages, SPAN_ROWS, span_bytes, share, passes, solver, why, alive=ALIVE)
+
+
+def _reading(
+    source: Source, recipe: Recipe, outputs: int, share: float, room: int, parts: dict[str, int]
+) -> int:
+    """Fill in what reading and judging take, and say how much is read at a time."""
+    span_bytes = int(np.clip(room // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
     spans = work_spans(source, SPAN_ROWS, span_bytes)
     parts["reading"] = max(source.read_bytes(span) + (1 + AHEAD) * source.block_bytes(span) for span in spans)
-    share = holdout_share(recipe, source.n_rows)
     parts["hold-out rows"] = int(source.n_rows * share * (8 * outputs + 8 + source.n_features * 8))
     parts["judging"] = int(source.n_rows * share * 8 * outputs * SCORE_COPIES)
+    return span_bytes
+
+
+def _direct_plan(
+    source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int, reserved: int, classes: bool
+) -> Plan:
+    layout = _layout(recipe, outputs, classes)
+    parts = _parts(source, recipe, layout, threads, outputs)
+    parts["statistics"] *= recipe.cv or 1
+    share = holdout_share(recipe, source.n_rows)
+    span_bytes = _reading(source, recipe, outputs, share, budget - reserved - parts["statistics"], parts)
     parts["total"] = 8 * layout.length if recipe.cv else 0
     stages = {name: reserved + int(SLACK * sum(parts[part] for part in alive)) for name, alive in STAGES.items()}
     why = f"the {recipe.D} x {recipe.D} system fits in memory, and one pass of exact sums solves it for every lambda"
@@ -165,15 +249,23 @@ def holdout_share(recipe: Recipe, rows: int) -> float:
 
 def estimate_seconds(plan: Plan, source: Source, recipe: Recipe, outputs: int, rates: Rates) -> dict[str, float]:
     """Time of each stage from measured rates of this machine; reading hides behind computing where it is faster."""
+    pilot = 0.0 if recipe.pilot == "none" else budget_seconds(source.n_rows, recipe.D)
+    if plan.solver == "cholesky":
+        seconds = {"pilot": pilot, **_direct_seconds(plan, source, recipe, outputs, rates)}
+    else:
+        room = plan.budget - plan.reserved
+        seconds = {"pilot": pilot, **iterative_seconds(source, recipe, plan.solver, outputs, rates, room)}
+    seconds["total"] = sum(seconds.values())
+    return seconds
+
+
+def _direct_seconds(plan: Plan, source: Source, recipe: Recipe, outputs: int, rates: Rates) -> dict[str, float]:
     n, D, d = source.n_rows, recipe.D, source.n_features
     compute = n * D / rates.features(d) + n * float(_layout(recipe, outputs).size) ** 2 / rates.gram
     read = n * d * source.x_dtype.itemsize / rates.read
     lambdas = 1 if recipe.ridge is not None else 6
     solves = 1 + lambdas if not recipe.cv else recipe.cv * (lambdas + 1) + 2
-    seconds = {
-        "pilot": 0.0 if recipe.pilot == "none" else budget_seconds(n, D),
+    return {
         "pass": max(compute, read) * plan.passes,
         "solve": solves * (D**3 / 3.0 / rates.factor + D * D * 8 / 5e9),
     }
-    seconds["total"] = sum(seconds.values())
-    return seconds
