@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from streamrf.routes.base import Fitted, Route, Run
+from streamrf.routes.cg import CGRoute
 from streamrf.routes.direct import DirectRoute
 
-ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute}
+ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute}
 
 __all__ = ["ROUTES", "DirectRoute", "Fitted", "Route", "Run"]

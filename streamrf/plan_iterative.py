@@ -1,0 +1,66 @@
+"""What the iterative routes take: their memory beside that of the direct one, and times to choose between the two."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from streamrf.calibrate import Rates, measure_rates
+from streamrf.maps.scores import BATCH
+from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
+from streamrf.sources.base import Source
+from streamrf.threads import Threads
+
+PULLING = 1.3  # a pass that scores and pulls, in units of one that only makes features
+STEPS = {"cg": 25, "newton": 40, "sgd": 5}  # passes that are usual; hold-out rows end them
+CROSSING = 3000  # features below which Cholesky is not worth doubting
+WORTH = 0.5  # of the direct route's time: its sums allow update, forget and merge, so a tie is not enough
+VECTORS = {"cg": 12, "newton": 34, "sgd": 12}  # arrays of outputs x D that are alive, float64
+
+ALIVE = {  # the parts that are alive in each stage
+    "pilot": ("pilot", "sample"),
+    "pass": ("gradients", "vectors", "reading", "hold-out rows", "rows that precondition"),
+    "solve": ("gradients", "vectors", "preconditioner", "reading", "hold-out rows", "judging",
+              "rows that precondition"),
+}  # fmt: skip
+CURES = {
+    "gradients": "lower --D",
+    "vectors": "lower --D",
+    "preconditioner": "lower --D",
+    "rows that precondition": "lower --D",
+}
+
+
+def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, threads: int, room: int) -> dict[str, int]:
+    """Bytes of what only an iterative route has."""
+    D, item = recipe.D, {"8": 1, "12": 2, "float32": 4}.get(recipe.bits, 8)
+    rows = sample_rows(recipe, source.n_rows, room)
+    kept = 0 if recipe.preconditioner == "nystrom" else rows
+    return {
+        "gradients": (threads + 2) * (outputs + 1) * 8 * (D + 64) + threads * BATCH * (D + 64) * item,
+        "vectors": VECTORS[solver] * outputs * 8 * D,
+        "preconditioner": preconditioner_bytes(recipe, rows),
+        "rows that precondition": 3 * kept * (source.n_features * max(4, source.x_dtype.itemsize) + 8 * outputs + 16),
+    }
+
+
+def iterative_seconds(
+    source: Source, recipe: Any, solver: str, outputs: int, rates: Rates, room: int
+) -> dict[str, float]:
+    """Time of the passes, and of the preconditioner."""
+    n, D, d = source.n_rows, recipe.D, source.n_features
+    features = n * D / rates.features(d)
+    pulling = features * (PULLING - 1) * outputs
+    reading = n * d * source.x_dtype.itemsize / rates.read
+    m = float(sample_rows(recipe, n, room))
+    nystrom = recipe.preconditioner == "nystrom"
+    sketch = max(features + pulling * m, reading) if nystrom else m * m * D / rates.gram + m**3 / 3.0 / rates.factor
+    passes = recipe.epochs or STEPS[solver]
+    return {"pass": max(features, reading), "solve": sketch + passes * max(features + pulling, reading)}
+
+
+@lru_cache(maxsize=4)
+def rates_of_this_machine(bits: str, threads: int) -> Rates:
+    """Measured once, in about a second."""
+    with Threads(threads) as pool:
+        return measure_rates("8" if bits == "auto" else bits, pool)

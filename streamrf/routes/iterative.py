@@ -1,0 +1,159 @@
+"""What iterative routes share: a first pass, a sample that preconditions, hold-out rows that judge."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from streamrf.calibration import Calibration
+from streamrf.errors import DataError, InputError
+from streamrf.maps.scores import Scorer
+from streamrf.routes.base import Fitted, Route, Run
+from streamrf.routes.judging import judge
+from streamrf.solvers.normal_system import CentredMoments
+from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
+from streamrf.solvers.ridge import Weights
+from streamrf.solvers.sizes import sample_rows
+from streamrf.sources.base import Block
+from streamrf.statistics.gradient import Gradient, Pull, row_weights
+from streamrf.statistics.opening import Opening, OpeningState
+from streamrf.statistics.pulls import ScorePull, TargetPull
+from streamrf.weighting import Weighting
+
+OPENING, SKETCH = "opening/", "sketch/"
+SKETCH_NOISE = 1e-7  # of a pass: scores are summed in float32
+
+
+class IterativeRoute(Route):
+    """Passes of gradients; ``keep`` remembers what a resumed run must know besides the pass it was in."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        if run.asked.cv:
+            raise InputError(f"--cv goes with --solver cholesky, not with {self.prepared.recipe.solver}: use --holdout")
+        self._fixed: dict[str, np.ndarray] = {}  # arrays of stages that are over
+
+    @property
+    def recipe(self) -> Any:
+        return self.prepared.recipe
+
+    @cached_property
+    def weighting(self) -> Weighting:
+        return Weighting.of(self.run.source, self.prepared.coding, self.recipe.class_weight)
+
+    @property
+    def first_ridge(self) -> float:
+        ridge = self.recipe.ridge
+        assert ridge is not None  # settled by the pilot or the defaults
+        return ridge
+
+    def gradient(self, pull: Pull, coefficients: np.ndarray, intercept: np.ndarray) -> Gradient:
+        """How rows pull, those that are held out apart."""
+        prepared, weighting = self.prepared, self.weighting
+        return Gradient(
+            prepared.scaling, prepared.map, prepared.coding, pull, coefficients, intercept, self.run.source.n_rows,
+            self.run.plan.holdout, self.recipe.seed, weighting.heaviest, weighting.class_weights,
+        )  # fmt: skip
+
+    def keep(self, stage: str, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self.passes.keep({"stage": stage, **document}, {**self._fixed, **arrays})
+
+    def kept(self, stage: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        """What was kept in this stage, where a run goes on in it."""
+        kept = self.passes.kept
+        return (kept.document, kept.arrays) if kept and kept.document.get("stage") == stage else None
+
+    def open(self) -> OpeningState:
+        """The first pass, or what it came to."""
+        pull = TargetPull(self.prepared.coding)
+        gradient = self.gradient(pull, np.zeros((self.prepared.map.n_features, 0)), np.zeros(0))
+        rows = sample_rows(self.recipe, self.run.source.n_rows, self.run.plan.budget - self.run.plan.reserved)
+        statistic = Opening(gradient, min(1.0, rows / max(self.run.source.n_rows, 1)), self.run.shard_starts)
+        kept = self.passes.kept
+        if kept and kept.document.get("stage", "opening") != "opening":
+            state = statistic.load(_under(kept.arrays, OPENING))
+        else:
+            self.keep("opening", {}, {})
+            with self.run.timed("pass"):
+                state = self.passes.sum(statistic, "first pass")
+        if state.gradient.rows < 2:
+            raise DataError(f"{state.rows} usable rows: at least two are needed to fit a model")
+        self._fixed |= {OPENING + name: array for name, array in state.arrays().items()}
+        self.moments = CentredMoments.from_state(state.gradient, gradient, self.prepared.map, self.prepared.coding)
+        self.holdout = state.holdout.table()
+        return state
+
+    def factor(self, state: OpeningState) -> SampleFactor | NystromFactor:
+        """What roughly inverts S: of a sample, or from a sketch of all rows."""
+        if self.recipe.preconditioner == "nystrom":
+            return self._sketched()
+        sample = state.sample.table()
+        if sample is None:  # no row was drawn, of very few
+            raise DataError(f"{state.rows} rows are too few for --solver {self.recipe.solver}: use --solver cholesky")
+        X = self.prepared.scaling.transform(sample.X, self.prepared.map.precision.inputs)
+        weights = row_weights(self._as_read(sample), self.prepared.coding, self.weighting.class_weights)
+        rows = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, weights)
+        return SampleFactor(rows, self.threads)
+
+    def _sketched(self) -> NystromFactor:
+        """One pass of products with random directions."""
+        D = self.prepared.map.n_features
+        test = random_directions(
+            sample_rows(self.recipe, self.run.source.n_rows, self.run.plan.budget), D, self.recipe.seed
+        )
+        kept = self.passes.kept
+        if kept and SKETCH + "values" in kept.arrays:
+            sketch = kept.arrays[SKETCH + "values"]
+        else:
+            self.keep("sketch", {}, {})
+            sketch = self.product(test, "sketch")
+        self._fixed[SKETCH + "values"] = sketch
+        return NystromFactor(sketch, test, SKETCH_NOISE)
+
+    def product(self, V: np.ndarray, title: str) -> np.ndarray:
+        """S V for directions (k, D): one pass."""
+        from streamrf.solvers.normal_system import NormalSystem
+
+        return NormalSystem(self.moments, lambda C, b: self.multiply(C, b, title)).product(V)
+
+    def multiply(self, coefficients: np.ndarray, intercept: np.ndarray, title: str) -> tuple[np.ndarray, np.ndarray]:
+        statistic = self.gradient(ScorePull(coefficients.shape[1]), coefficients, intercept)
+        return statistic.sums(self.passes.sum(statistic, title))
+
+    def holdout_scores(self, weights: Weights) -> np.ndarray:
+        return Scorer(self.prepared.map, weights.coefficients, weights.intercept).scores(self._holdout_X, self.threads)
+
+    @cached_property
+    def _holdout_X(self) -> np.ndarray:
+        assert self.holdout is not None
+        return self.prepared.scaling.transform(self.holdout.X, self.prepared.map.precision.inputs)
+
+    @cached_property
+    def holdout_weights(self) -> np.ndarray:
+        """What the hold-out rows count for, one in all."""
+        assert self.holdout is not None
+        found = row_weights(self._as_read(self.holdout), self.prepared.coding, self.weighting.class_weights)
+        weights = np.ones(len(self.holdout)) if found is None else found
+        return weights / max(weights.sum(), np.finfo(np.float64).tiny)
+
+    def _as_read(self, rows: Block) -> Block:
+        from streamrf.routes.judging import as_read
+
+        read = as_read(self.prepared.coding, rows)
+        return Block(read.X, read.y, read.index, rows.weights)
+
+    def finish(self, state: OpeningState, weights: Weights, story: dict[str, Any]) -> Fitted:
+        """Judged on the rows that were never summed."""
+        calibration, metrics = self.judged(weights) if self.holdout is not None else (None, None)
+        story = {"holdout": metrics, **story}
+        return Fitted(weights, state.rows, state.gradient.digest(), calibration, None, story)
+
+    def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
+        assert self.holdout is not None
+        return judge(self.prepared, [(weights, self.holdout)], self.threads)
+
+
+def _under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
