@@ -15,6 +15,7 @@ from streamrf import memory
 from streamrf.calibrate import Rates
 from streamrf.engines.local import AHEAD
 from streamrf.errors import BudgetError
+from streamrf.pilot import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.plan_iterative import (
     ALIVE,
     CROSSING,
@@ -25,7 +26,6 @@ from streamrf.plan_iterative import (
     rates_of_this_machine,
 )
 from streamrf.plan_iterative import CURES as ITERATIVE_CURES
-from streamrf.pilot import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.recipe import AUTO, LOSS_SOLVERS, Recipe
 from streamrf.solvers.ridge import RidgeSolver
@@ -132,7 +132,7 @@ def _plan_of(solver: str, source: Source, recipe: Recipe, *, classes: bool, **kn
 
 
 def _choose(direct: Plan, cg: Plan, source: Source, recipe: Recipe, outputs: int, threads: int) -> Plan:
-    """Cholesky where it fits, unless conjugate gradients take much less time by what this machine was measured to do."""
+    """Cholesky where it fits, unless conjugate gradients take much less time by the measured rates of this machine."""
     if direct.projected > direct.budget:
         if cg.projected <= cg.budget:
             cg.why = (
