@@ -56,7 +56,7 @@ def load_matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingDependencyError("pictures need matplotlib: pip install 'streamrf[plot]'") from error
+        raise MissingDependencyError("pictures need matplotlib: pip install 'streamrf[report]'") from error
     return matplotlib
 
 

@@ -391,7 +391,7 @@ def test_without_matplotlib_the_extra_is_named_at_once(data, tmp_path, monkeypat
     monkeypatch.setattr(comparison, "compare", lambda *_, **__: pytest.fail("minutes were spent"))
     answer = streamrf("compare", data, "--plot", tmp_path / "errors.png")
     assert answer.code == MissingDependencyError.exit_code
-    assert "pip install 'streamrf[plot]'" in answer.sentence
+    assert "pip install 'streamrf[report]'" in answer.sentence
 
 
 # -- plan --epsilon
