@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
@@ -19,10 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrf.errors import ExistsError, InputError, StorageError
-from streamrf.sinks import ENDINGS, Sink, open_sink
+from streamrf.sinks import ENDINGS, UNKNOWN, Sink, open_sink
 from streamrf.sinks import parquet as parquet_module
 from streamrf.sinks import zarr as zarr_module
 from streamrf.sinks.base import RowBuffer
+from streamrf.sinks.encoded import StreamSink
 from streamrf.sources import Span, open_source
 
 N = 100
@@ -68,6 +72,13 @@ def read_back(path: Path, columns: list[tuple[str, Any]]) -> dict[str, np.ndarra
     if path.suffix == ".npy":
         values = np.load(path).reshape(N, -1)
         return {name: values[:, j] for j, (name, _) in enumerate(columns)}
+    if path.suffix == ".arrow":
+        table = pa.ipc.open_stream(path.read_bytes()).read_all()
+        return {name: np.array(table.column(name).to_pylist(), dtype) for name, dtype in columns}
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        assert all(list(row) == [name for name, _ in columns] for row in rows)
+        return {name: np.array([row[name] for row in rows], dtype) for name, dtype in columns}
     with open(path, newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
     assert header == [name for name, _ in columns]
@@ -119,6 +130,39 @@ def test_any_order(tmp_path: Path, ending: str) -> None:
             sink.write(start, rows_of(table, start, start + 9))
     found = read_back(tmp_path / f"out{ending}", columns)
     assert all(np.array_equal(found[name], table[name]) for name in table)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl", ".arrow"])
+def test_the_number_of_rows_need_not_be_known(tmp_path: Path, ending: str) -> None:
+    table = make_table(COLUMNS)
+    with open_sink(tmp_path / f"out{ending}", UNKNOWN, COLUMNS) as sink:
+        for start in range(0, N, 9):
+            sink.write(start, rows_of(table, start, start + 9))
+    found = read_back(tmp_path / f"out{ending}", COLUMNS)
+    assert all(np.array_equal(found[name], table[name]) for name in table)
+
+
+@pytest.mark.parametrize("ending", [".zarr", ".npy"])
+def test_formats_that_need_the_number_of_rows_say_so(tmp_path: Path, ending: str) -> None:
+    with pytest.raises(InputError, match="number of rows beforehand"):
+        open_sink(tmp_path / f"out{ending}", UNKNOWN, ONE)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "arrow"])
+def test_a_stream_gets_what_a_file_gets_and_is_flushed(tmp_path: Path, form: str) -> None:
+    class Pipe(io.BytesIO):
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed = self.tell()
+
+    table, pipe = make_table(COLUMNS), Pipe()
+    with StreamSink(pipe, form, COLUMNS) as out, open_sink(tmp_path / f"o.{form}", N, COLUMNS) as sink:
+        for start in range(0, N, 30):
+            out.write(start, rows_of(table, start, start + 30))
+            sink.write(start, rows_of(table, start, start + 30))
+            assert pipe.flushed == pipe.tell() > 0
+    assert pipe.getvalue() == (tmp_path / f"o.{form}").read_bytes()
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv"])

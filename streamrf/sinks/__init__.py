@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamrf.errors import InputError
-from streamrf.sinks.base import Sink
+from streamrf.sinks.base import UNKNOWN, Sink
 
-ENDINGS = (".zarr", ".parquet", ".npy", ".csv")
+ENDINGS = (".zarr", ".parquet", ".npy", ".csv", ".jsonl", ".arrow")
 
-__all__ = ["ENDINGS", "Sink", "open_sink"]
+__all__ = ["ENDINGS", "UNKNOWN", "Sink", "open_sink"]
 
 
 def open_sink(
@@ -22,9 +22,17 @@ def open_sink(
     *,
     overwrite: bool = False,
 ) -> Sink:
-    """The sink for an output path, by its ending; refuses at once what could not be finished."""
+    """The sink for an output path, by its ending; refuses at once what could not be finished.
+
+    ``n_rows`` may be UNKNOWN for formats that are written in order: parquet, CSV, JSON lines, Arrow.
+    """
     location = os.fspath(path)
-    return _kind(location)(location, n_rows, columns, overwrite=overwrite)
+    kind = _kind(location)
+    if n_rows == UNKNOWN and not kind.ordered:
+        raise InputError(
+            f"{location} needs the number of rows beforehand, which a stream does not tell: write .parquet"
+        )
+    return kind(location, n_rows, columns, overwrite=overwrite)
 
 
 def _kind(location: str) -> type[Sink]:
@@ -40,10 +48,11 @@ def _kind(location: str) -> type[Sink]:
         from streamrf.sinks.parquet import ParquetSink
 
         return ParquetSink
-    if ending == ".csv":
-        from streamrf.sinks.csv import CsvSink
+    if ending in (".csv", ".jsonl", ".arrow"):
+        from streamrf.sinks.encoded import ArrowSink, CsvSink, JsonLinesSink
 
-        return CsvSink
+        kinds: dict[str, type[Sink]] = {".csv": CsvSink, ".jsonl": JsonLinesSink, ".arrow": ArrowSink}
+        return kinds[ending]
     if ending == ".npy":
         from streamrf.sinks.npy import NpySink
 

@@ -18,6 +18,7 @@ from streamrf.sinks.staging import check_free, staged_directory, staged_file
 from streamrf.sources.base import Span
 
 Columns = Mapping[str, np.ndarray]
+UNKNOWN = -1  # rows that are counted as they come
 
 
 class Sink(ABC):
@@ -72,7 +73,13 @@ class Sink(ABC):
             arrays = {name: self._column(name, block) for name in self.columns}
             span = self._check_block(start, arrays, block)
             self._write(span, arrays)
-            self._written.append(span)
+            self._note(span)
+
+    def _note(self, span: Span) -> None:
+        """Spans that follow one another are one: a stream may have no end."""
+        if self._written and self._written[-1].stop == span.start:
+            span = Span(self._written.pop().start, span.stop)
+        self._written.append(span)
 
     @abstractmethod
     def _open(self, path: str) -> None:
@@ -101,7 +108,7 @@ class Sink(ABC):
         span = Span(start, start + max(lengths))
         if len(lengths) > 1 or len(block) != len(arrays):
             raise InputError(f"a block for {self.path} needs the columns {', '.join(arrays)}, all of one length")
-        if start < 0 or span.stop > self.n_rows:
+        if start < 0 or span.stop > self.n_rows != UNKNOWN:
             raise InputError(f"rows {span.start}:{span.stop} are not within the {self.n_rows} rows of {self.path}")
         expected = self._written[-1].stop if self._written else 0
         if self.ordered and start != expected:
@@ -109,6 +116,8 @@ class Sink(ABC):
         return span
 
     def _check_whole(self) -> None:
+        if self.n_rows == UNKNOWN:
+            return
         reached = 0
         for span in sorted(span for span in self._written if len(span)):
             if span.start != reached:

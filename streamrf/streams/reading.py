@@ -1,0 +1,69 @@
+"""Arrow tables from a stream of CSV, JSON lines or Arrow batches, each as soon as it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from streamrf.columns.document import DATE, NUMBER, Column, Columns
+from streamrf.errors import DataError
+from streamrf.frames.blocks import line_blocks
+from streamrf.frames.csv import parsed_blocks
+from streamrf.frames.json_lines import parse_json
+from streamrf.frames.types import NULLS, TEXT
+
+FORMATS = ("csv", "jsonl", "arrow")
+BLOCK_BYTES = 1 << 18  # at most so much text at a time, and less where less is there
+BATCH_ROWS = 8192
+
+
+class Arrived(NamedTuple):
+    """Rows that have come, and where the first of them stood."""
+
+    table: Any
+    first: int
+    unit: str  # what ``first`` counts: lines or rows
+
+
+def read_tables(stream: Any, form: str, columns: Columns | None, where: str) -> Iterator[Arrived]:
+    """Tables with the columns of a coding; without one, with all columns of the stream, which must be numbers."""
+    if form == "csv":
+        yield from _read_csv(stream, columns, where)
+    elif form == "jsonl":
+        for lines in line_blocks(stream, quotes=False, size=BLOCK_BYTES):
+            if lines.text.strip():
+                yield Arrived(parse_json(lines, where), lines.first, "line")
+    else:
+        yield from _read_arrow(stream, where)
+
+
+def _read_csv(stream: Any, columns: Columns | None, where: str) -> Iterator[Arrived]:
+    for parser, lines in parsed_blocks(stream, where, None, None, NULLS, BLOCK_BYTES):
+        names = parser.dialect.names
+        known = columns or numbers_called(list(names))
+        types = {column.name: _type_of(column) for column in known.columns if column.name in names}
+        yield Arrived(parser.table(lines, types), lines.first, "line")
+
+
+def _type_of(column: Column) -> Any:
+    return {NUMBER: pa.float64(), DATE: pa.timestamp("us")}.get(column.kind, TEXT)
+
+
+def _read_arrow(stream: Any, where: str) -> Iterator[Arrived]:
+    done = 0
+    try:
+        with pa.ipc.open_stream(stream) as reader:
+            for batch in reader:
+                for start in range(0, len(batch), BATCH_ROWS):
+                    part = batch.slice(start, BATCH_ROWS)
+                    yield Arrived(pa.Table.from_batches([part]), done, "row")
+                    done += len(part)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{where} is not a stream of Arrow batches: {error}") from error
+
+
+def numbers_called(names: list[str]) -> Columns:
+    """The coding of columns that are numbers to be taken as they are."""
+    return Columns(tuple(Column(name, NUMBER) for name in names))
