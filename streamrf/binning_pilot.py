@@ -28,7 +28,9 @@ FULL_SLOTS = 4  # rows for each slot of a grid
 
 PILOT_GRIDS = 32
 PILOT_STEPS = 8
-ROUNDS = 10
+ROUNDS, FEWEST_ROUNDS = 10, 2
+WORK = 4e9  # cells of all trials together: about ten seconds of one core
+PASSES_IN_COLUMNS = 50  # what the passes of a trial cost, in columns to hash
 PATIENCE = 4
 HEAT = 3  # rounds that every scaling gets
 RELAXATION = 2.0  # steps towards the inverse slopes, in logarithms
@@ -71,6 +73,7 @@ class WidthTrial:
     predictions: np.ndarray  # of the held-out rows, (n, k)
     map: BinningMap
     table: np.ndarray
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class WidthSearch:
 
     def trial(self, length_scales: np.ndarray) -> WidthTrial:
         """Fit, stop when the held-out rows say so, and judge."""
+        begun = time.monotonic()
         d, bits = len(length_scales), default_bits(len(self.train.X))
         bounds = self.low, self.high
         map = BinningMap.draw(self.law, d, self.grids, bits, self.seed, metric=length_scales, bounds=bounds)
@@ -143,7 +147,8 @@ class WidthSearch:
         table = normal.occupied.expand(best, np.float32)
         bins = best.shape[1] / self.grids
         error = self._error(predicted)
-        return WidthTrial(length_scales, error, cg.state.best_iteration, bins, predicted + self.centre, map, table)
+        predictions, seconds = predicted + self.centre, time.monotonic() - begun
+        return WidthTrial(length_scales, error, cg.state.best_iteration, bins, predictions, map, table, seconds)
 
     def _right_hand_side(self, normal: BinningNormal) -> np.ndarray:
         units = np.rint(self.train.Y / self.target_step).astype(np.int64)
@@ -207,22 +212,25 @@ class WidthSearch:
         moved = np.minimum(now * (target / now) ** RELAXATION, target.min() * WIDEST)
         return self.normalised(moved, self.exponent(now))
 
-    def rounds(self, deadline: float = np.inf) -> Iterator[WidthTrial]:
+    def rounds(self, most: int = ROUNDS) -> Iterator[WidthTrial]:
         """The better of two trials a round, one of them narrower or wider; ends when rounds bring nothing any more."""
         current = best = self.walk(self.first())
         yield current
-        if time.monotonic() > deadline:
-            return
         stale = 0
-        for number in range(ROUNDS):
+        for number in range(most):
             proposal = self.reweighted(current)
             other = 0.8 if number % 2 == 0 else 1.25
             current = min(self.trial(proposal), self.trial(proposal * other), key=_error_of)
             yield current
             stale = 0 if current.error < 0.995 * best.error else stale + 1
             best = min(best, current, key=_error_of)
-            if stale >= PATIENCE or time.monotonic() > deadline:
+            if stale >= PATIENCE:
                 return
+
+    def affordable_rounds(self) -> int:
+        """As many as are cheap, counted and not timed, so that a busy machine chooses what an idle one does."""
+        rows, d = self.train.X.shape
+        return int(np.clip(WORK / (2 * rows * self.grids * (d + PASSES_IN_COLUMNS)), FEWEST_ROUNDS, ROUNDS))
 
     def best_factor(self, length_scales: np.ndarray, factors: tuple[float, ...]) -> float:
         """The multiple of the length scales with the least error: the vertex of a parabola through the best three."""
@@ -241,13 +249,12 @@ def few_outputs(Y: np.ndarray, most: int = MOST_OUTPUTS, seed: int = 0) -> np.nd
     return Y @ np.random.default_rng(seed).choice([-1.0, 1.0], (Y.shape[1], most))
 
 
-def choose_widths(searches: Mapping[str, WidthSearch], seconds: float = np.inf) -> WidthChoice:
-    """The scaling that leads after a few rounds, run to its end; ``searches`` has one for each scaling to compare.
-
-    No round begins after so many seconds, but the first of each scaling, and the few fits that measure growth.
-    """
-    deadline = time.monotonic() + seconds
-    running = {name: search.rounds(deadline) for name, search in searches.items()}
+def choose_widths(searches: Mapping[str, WidthSearch], rounds: int | None = None) -> WidthChoice:
+    """The scaling that leads after a few rounds, run to its end; ``searches`` has one for each scaling to compare."""
+    running = {
+        name: search.rounds(search.affordable_rounds() if rounds is None else rounds)
+        for name, search in searches.items()
+    }
     trials = [(name, trial) for name, rounds in running.items() for trial in islice(rounds, 1 + HEAT)]
     leader = min(trials, key=lambda each: each[1].error)[0]
     trials += [(leader, trial) for trial in running[leader]]

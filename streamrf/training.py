@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from streamrf import memory
+from streamrf.binning_choice import BinningPilot, Settled, best_of_both, build_binning
+from streamrf.binning_plan import cache_on_workers
 from streamrf.checkpoint import Checkpoint, SavedPass
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
@@ -21,12 +23,13 @@ from streamrf.maps.build import build_fourier
 from streamrf.model import Model
 from streamrf.passes import Passes, Saving
 from streamrf.pilot import PilotRun, budget_seconds, defaults, sample_rows
-from streamrf.plan import Plan, make_plan
+from streamrf.plan import Plan
+from streamrf.planning import plan_run
 from streamrf.precision import make_precision
 from streamrf.prepared import Prepared
-from streamrf.recipe import Recipe
+from streamrf.recipe import ANY, AUTO, BINNING, Recipe
 from streamrf.reporting import Reporter
-from streamrf.routes import ROUTES, DirectRoute, Fitted, Route, Run
+from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
 from streamrf.sampling import draw_sample
 from streamrf.scaling import Scaling, fit_scaling
 from streamrf.sources.base import Block, Source
@@ -35,7 +38,7 @@ from streamrf.statistics.gram import GramState
 from streamrf.statistics.moments import Moments
 from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
-from streamrf.units import format_count
+from streamrf.units import format_bytes, format_count
 
 
 @dataclass
@@ -60,6 +63,9 @@ class Trained:
     seconds: dict[str, float]
 
 
+FOURIER_ONLY = ("D", "bits", "form")  # settings that random binning does not have
+
+
 class Training:
     """One run over one source."""
 
@@ -82,6 +88,7 @@ class Training:
         if saved:
             prepared = Prepared.from_parts(saved.extra["prepared"], saved.arrays)
             self._make_room_for(prepared.coding)
+            self._plan_binning(prepared.recipe, prepared.coding)
         else:
             with self._timed("pilot"):
                 prepared = self.prepare()
@@ -105,7 +112,7 @@ class Training:
         return state, passes.ledger()
 
     def _route(self, prepared: Prepared, passes: Passes) -> Route:
-        return ROUTES[prepared.recipe.solver](self._run(prepared, passes))
+        return route_of(prepared.recipe)(self._run(prepared, passes))
 
     def _run(self, prepared: Prepared, passes: Passes) -> Run:
         return Run(self.recipe, prepared, self.plan, passes, self.threads, self.reporter, self.seconds)
@@ -120,10 +127,11 @@ class Training:
     def _plan(self) -> Plan:
         return self._agreed(self._sized(max(self.source.n_outputs, 1)))
 
-    def _sized(self, outputs: int, **known: Any) -> Plan:
-        return make_plan(
-            self.source, self.recipe, outputs=outputs, threads=self.threads.count, budget=self.settings.memory, **known
-        )
+    def _sized(self, outputs: int, recipe: Recipe | None = None, **known: Any) -> Plan:
+        return plan_run(
+            self.source, recipe or self.recipe, outputs=outputs, threads=self.threads.count,
+            budget=self.settings.memory, **known,
+        )  # fmt: skip
 
     def _agreed(self, plan: Plan) -> Plan:
         """The plan, shown and found to fit."""
@@ -132,6 +140,9 @@ class Training:
         if plan.workers:
             self.reporter.note(plan.workers.describe())
         plan.check()
+        if plan.cache:
+            plan.cache = cache_on_workers(plan) if plan.workers else plan.cache
+            self.reporter.note(plan.cache.why)
         return plan
 
     def _make_room_for(self, coding: TargetCoding) -> None:
@@ -179,8 +190,9 @@ class Training:
         rows = sample_rows(self.source.n_rows, self.source.n_features * self.source.x_dtype.itemsize, self.recipe)
         sample = draw_sample(self.source, rows, self.recipe.seed, self.recipe.nan)
         recipe, story = self._pilot(sample, coding)
+        self._plan_binning(recipe, coding)
         scaling = self._scaling(recipe, sample)
-        map = self._map(recipe, scaling, sample, coding)
+        map = self._map(recipe, scaling, sample, coding, story)
         recipe = recipe.with_(solver=self.plan.solver)
         story["asked"] = self.recipe.to_json()  # with its autos: what a strict forget runs again
         return Prepared(recipe, coding, scaling, map, story, self.source.feature_names)
@@ -194,6 +206,9 @@ class Training:
 
     def _pilot(self, sample: Block, coding: TargetCoding) -> tuple[Recipe, dict[str, Any]]:
         recipe = self.recipe.with_(task=coding.task)
+        if recipe.map in (ANY, BINNING):
+            settled = self._binning_pilot(sample, coding, recipe)
+            return settled.recipe, settled.story
         if recipe.pilot == "none":
             return defaults(recipe, sample.X), {}
         budget = budget_seconds(self.source.n_rows, recipe.D)
@@ -209,7 +224,34 @@ class Training:
         self.reporter.finished()
         return fit_scaling("minmax", sample.X, moments=moments)
 
-    def _map(self, recipe: Recipe, scaling: Scaling, sample: Block, coding: TargetCoding) -> FeatureMap:
+    def _binning_pilot(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Settled:
+        """Random binning, or both it and Fourier features where either will do."""
+        rows, reporter = self.source.n_rows, self.reporter
+        binning = BinningPilot(sample, coding, recipe, self.threads, rows=rows, reporter=reporter)
+        if recipe.map == BINNING:
+            return binning.defaults() if recipe.pilot == "none" else binning.settle()
+        budget = budget_seconds(rows, recipe.D)
+        fourier = PilotRun(sample, coding, recipe.with_(map=AUTO), self.threads, budget=budget, reporter=reporter)
+        plan = self._sized(coding.outputs, binning.recipe, classes=bool(coding.classes), reserved=self.plan.reserved)
+        if plan.projected <= plan.budget:
+            return best_of_both(fourier, binning, reporter)
+        reporter.note(
+            f"random binning is not compared: it would need {format_bytes(plan.projected)}, the budget is"
+            f" {format_bytes(plan.budget)}"
+        )
+        return Settled(fourier.settle(), {"pilot": [vars(trial) for trial in fourier.trials]})
+
+    def _plan_binning(self, recipe: Recipe, coding: TargetCoding) -> None:
+        """Plan again where the pilot chose random binning."""
+        if recipe.map == BINNING != self.recipe.map:
+            known = {"classes": bool(coding.classes), "reserved": self.plan.reserved}
+            self.plan = self._agreed(self._sized(coding.outputs, recipe.with_(pilot="none"), **known))
+
+    def _map(
+        self, recipe: Recipe, scaling: Scaling, sample: Block, coding: TargetCoding, story: dict[str, Any]
+    ) -> FeatureMap:
+        if recipe.map == BINNING:
+            return build_binning(recipe, scaling, sample.X, story, self.threads)
         kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
         rows = slice(0, 2000)
         return build_fourier(
@@ -243,6 +285,8 @@ class Training:
 def chosen(recipe: Recipe) -> dict[str, Any]:
     """Every setting used, with the kernel's width in both conventions."""
     settings = recipe.to_json()
+    if recipe.map == BINNING:
+        return {name: value for name, value in settings.items() if name not in FOURIER_ONLY}
     if recipe.length_scale:
         settings["gamma"] = make_kernel(recipe.kernel, length_scale=recipe.length_scale).gamma
     return settings

@@ -1,7 +1,5 @@
 """The pilot of random binning: it finds the columns that matter, and how widths shrink with rows."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -68,9 +66,9 @@ def test_more_rows_get_narrower_bins(choice):
 def test_the_better_scaling_wins(search):
     with Threads(1) as threads:
         blurred = [Rows(np.sign(rows.X) * np.abs(rows.X) ** 9, rows.Y) for rows in (search.train, search.held_out)]
-        chosen = choose_widths({"blurred": WidthSearch(*blurred, threads), "plain": search}, seconds=0)
+        chosen = choose_widths({"blurred": WidthSearch(*blurred, threads), "plain": search}, rounds=0)
     assert chosen.scaling == "plain"
-    assert [name for name, _ in chosen.trials] == ["blurred", "plain"]  # no time for a second round
+    assert [name for name, _ in chosen.trials] == ["blurred", "plain"]  # no second round
 
 
 def test_a_start_counts_every_column_alike(search):
@@ -90,17 +88,19 @@ def test_constant_columns_and_targets_are_harmless():
     X = rows.X.copy()
     X[:, 2] = 3.0
     with Threads(1) as threads:
-        constant = choose_widths({"s": WidthSearch(Rows(X, rows.Y), Rows(X, rows.Y), threads)}, seconds=0)
-        nothing = choose_widths({"s": WidthSearch(Rows(X, rows.Y * 0), Rows(X, rows.Y * 0), threads)}, seconds=0)
+        constant = choose_widths({"s": WidthSearch(Rows(X, rows.Y), Rows(X, rows.Y), threads)}, rounds=0)
+        nothing = choose_widths({"s": WidthSearch(Rows(X, rows.Y * 0), Rows(X, rows.Y * 0), threads)}, rounds=0)
     assert np.isfinite(constant.length_scales(1000)).all()
     assert np.isfinite(nothing.length_scales(1000)).all()
     assert not nothing.trial.predictions.any()
 
 
-def test_the_clock_ends_it(search):
-    begun = time.monotonic()
-    rounds = list(search.rounds(deadline=begun))
-    assert len(rounds) == 1
+def test_rounds_are_as_many_as_asked_for_and_fewer_where_they_are_dear(search):
+    assert len(list(search.rounds(0))) == 1
+    assert search.affordable_rounds() == 10
+    with Threads(1) as threads:
+        wide = Rows(np.zeros((40_000, 1500), np.float32), np.zeros((40_000, 1)))
+        assert WidthSearch(wide, Rows(wide.X[:9], wide.Y[:9]), threads).affordable_rounds() == 2
 
 
 def test_few_outputs_keeps_few_and_mixes_many():

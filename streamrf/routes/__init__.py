@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from streamrf.recipe import BINNING, Recipe
 from streamrf.routes.base import Fitted, Route, Run
+from streamrf.routes.binning import BinningRoute
 from streamrf.routes.cg import CGRoute
 from streamrf.routes.direct import DirectRoute
 
 ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute}
 
-__all__ = ["ROUTES", "DirectRoute", "Fitted", "Route", "Run"]
+
+def route_of(recipe: Recipe) -> type[Route]:
+    """The route of a settled recipe."""
+    return BinningRoute if recipe.map == BINNING else ROUTES[recipe.solver]
+
+
+__all__ = ["ROUTES", "DirectRoute", "Fitted", "Route", "Run", "route_of"]

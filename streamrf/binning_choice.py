@@ -1,0 +1,190 @@
+"""What random binning settles before its passes: scaling, a width for each column, grids; and whether it is better.
+
+``binning_pilot`` has the search itself. Here it meets a recipe and a sample, and the pilot of Fourier features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streamrf.binning_pilot import (
+    RIDGE,
+    Rows,
+    WidthSearch,
+    WidthTrial,
+    choose_widths,
+    few_outputs,
+)
+from streamrf.binning_plan import settled_sizes, trial_grids
+from streamrf.maps.binning import BinningMap, occupancy, width_law
+from streamrf.pilot import DEFAULTS, VALIDATION, PilotRun, Trial
+from streamrf.recipe import AUTO, BINNING, Recipe
+from streamrf.reporting import Reporter
+from streamrf.ridge_trial import wrong_classes
+from streamrf.scaling import Scaling, fit_scaling
+from streamrf.sources.base import Block
+from streamrf.targets import REGRESSION, TargetCoding
+from streamrf.threads import Threads
+
+KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise
+SCALINGS = ("standard", "quantile")
+OCCUPANCY_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class BinningTrial(Trial):
+    """Its length scale is the geometric mean over columns; it has grids in place of features."""
+
+    grids: int = 0
+
+
+@dataclass
+class Settled:
+    """What the pilot settled: a recipe without ``auto``, and what the model's story says about it."""
+
+    recipe: Recipe
+    story: dict[str, Any]
+
+
+class BinningPilot:
+    """Searches on one sample: the first three quarters fit, the rest judge, as in the pilot of Fourier features."""
+
+    def __init__(
+        self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, rows: int, reporter: Reporter
+    ) -> None:
+        kernel = KERNEL if recipe.kernel == AUTO else recipe.kernel
+        self.recipe = settled_sizes(recipe.with_(map=BINNING, kernel=kernel), rows)
+        self.sample, self.coding, self.threads, self.reporter = sample, coding, threads, reporter
+        self.rows = rows  # of the run
+        self.cut = len(sample) - max(1, int(len(sample) * VALIDATION))
+        values = coding.values(sample.y)  # type: ignore[arg-type]
+        spread = values.std(axis=0) if coding.task == REGRESSION else np.ones(values.shape[1])
+        self.unit = np.where(spread > 0, spread, 1.0)  # outputs count alike, whatever their units
+        self.targets = values / self.unit
+        self.trials: list[BinningTrial] = []
+
+    def settle(self) -> Settled:
+        """Everything chosen by trials."""
+        if self.recipe.length_scale is not None:
+            return self._settled(*self._at_one_width(self.recipe.length_scale))
+        searches = {name: self._search(name, few_outputs(self.targets)) for name in self._scalings()}
+        choice = choose_widths(searches)
+        for name, trial in choice.trials:
+            self._note(name, trial, next(iter(searches.values())).grids)
+        return self._settled(choice.scaling, choice.length_scales(self.rows), choice.exponent)
+
+    def _at_one_width(self, length_scale: float) -> tuple[str, np.ndarray]:
+        """All columns have the same; only scalings are compared."""
+        widths = np.full(self.sample.X.shape[1], length_scale)
+        found = {}
+        for name in self._scalings():
+            search = self._search(name, few_outputs(self.targets))
+            found[name] = search.trial(widths)
+            self._note(name, found[name], search.grids)
+        return min(found, key=lambda name: found[name].error), widths
+
+    def defaults(self) -> Settled:
+        """Without trials: every column counts alike."""
+        scaling = str(DEFAULTS["scaling"]) if self.recipe.scaling == AUTO else self.recipe.scaling
+        search = self._search(scaling, few_outputs(self.targets))
+        given = self.recipe.length_scale
+        return self._settled(scaling, search.first() if given is None else np.full(len(search.spread), given))
+
+    def compared(self, settled: Settled, scale: np.ndarray) -> BinningTrial:
+        """What was settled, with all outputs and the grids of the run (where that is cheap), judged as others are."""
+        rows, outputs = len(self.sample), self.targets.shape[1]
+        grids = trial_grids(rows, outputs, settled.recipe.grids or 1)
+        search = self._search(settled.recipe.scaling, self.targets, grids)
+        wider = (self.rows / max(1, self.cut)) ** settled.story["binning"]["growth"]
+        trial = search.trial(np.asarray(settled.story["binning"]["length_scales"]) * wider)
+        return self._note(settled.recipe.scaling, trial, grids, scale)
+
+    def _settled(self, scaling: str, length_scales: np.ndarray, growth: float = 0.0) -> Settled:
+        recipe = self.recipe.with_(scaling=scaling, ridge=self._ridge, bits="8", form="phase")
+        facts = {"length_scales": [float(each) for each in length_scales], "growth": growth}
+        return Settled(recipe, {"pilot": [vars(trial) for trial in self.trials], "binning": facts})
+
+    @property
+    def _ridge(self) -> float:
+        return RIDGE if self.recipe.ridge is None else self.recipe.ridge
+
+    def _scalings(self) -> Iterable[str]:
+        return SCALINGS if self.recipe.scaling == AUTO else (self.recipe.scaling,)
+
+    def _search(self, scaling: str, targets: np.ndarray, grids: int | None = None) -> WidthSearch:
+        X = fit_scaling(scaling, self.sample.X).transform(self.sample.X, np.float32)
+        fit, judge = slice(0, self.cut), slice(self.cut, None)
+        options: dict[str, Any] = {} if grids is None else {"grids": grids}
+        return WidthSearch(
+            Rows(X[fit], targets[fit]), Rows(X[judge], targets[judge]), self.threads,
+            law=width_law(self.recipe.kernel), ridge=self._ridge, seed=self.recipe.seed, **options,
+        )  # fmt: skip
+
+    def _note(self, scaling: str, trial: WidthTrial, grids: int, scale: np.ndarray | None = None) -> BinningTrial:
+        """A trial for the table."""
+        width = float(np.exp(np.log(trial.length_scales).mean()))
+        line = BinningTrial(
+            scaling, self.recipe.kernel, width, 0, "8", len(self.sample), self._ridge, trial.error, None, trial.seconds,
+            grids=grids,
+        )  # fmt: skip
+        if trial.predictions.shape[1] == self.targets.shape[1]:
+            line = replace(line, **self._errors(trial.predictions, scale))
+        self.trials.append(line)
+        self.reporter.tried(line)
+        return line
+
+    def _errors(self, predictions: np.ndarray, scale: np.ndarray | None) -> dict[str, Any]:
+        """Squared error as the other pilot counts it, where its scale is given; and wrong classes."""
+        truth, scores = self.targets[self.cut :], predictions
+        wrong = None if self.coding.task == REGRESSION else float(wrong_classes(scores, truth).mean())
+        if scale is None:
+            return {"misses": wrong}
+        error = ((((scores - truth) * self.unit) ** 2).mean(axis=0) / scale).mean()
+        return {"misses": wrong, "error": float(error)}
+
+
+def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -> Settled:
+    """Both pilots, and the better of their last trials, which have the same rows and take about the same time."""
+    recipe = fourier.settle()
+    here = _last(fourier.trials)
+    settled = binning.settle()
+    there = binning.compared(settled, fourier.target_variance())
+    trials = [vars(trial) for trial in (*fourier.trials, *binning.trials)]
+    verdict = (
+        f"Fourier features: error {here.error:.4f} in {here.seconds:.2f} s at D = {here.D};"
+        f" random binning: {there.error:.4f} in {there.seconds:.2f} s with {there.grids} grids"
+    )
+    better = there.error < here.error
+    reporter.note(f"{verdict}: {'random binning' if better else 'Fourier features'} it is")
+    chosen = settled if better else Settled(recipe, {})
+    return Settled(chosen.recipe, {**chosen.story, "pilot": trials, "compared": verdict})
+
+
+def _last(trials: list[Trial]) -> Trial:
+    """The best of those with most rows and features."""
+    size = max((trial.rows, trial.D) for trial in trials)
+    return min((trial for trial in trials if (trial.rows, trial.D) == size), key=lambda trial: trial.error)
+
+
+def build_binning(
+    recipe: Recipe, scaling: Scaling, X: np.ndarray, story: dict[str, Any], threads: Threads
+) -> BinningMap:
+    """The map that was settled; how full its slots are with the sample goes into the story."""
+    scaled = scaling.transform(X, np.float32)
+    facts = story["binning"]
+    assert recipe.grids is not None
+    assert recipe.table_bits is not None
+    map = BinningMap.draw(
+        width_law(recipe.kernel), scaling.n_outputs, recipe.grids, recipe.table_bits, recipe.seed,
+        metric=np.asarray(facts["length_scales"]), bounds=(scaled.min(axis=0), scaled.max(axis=0)),
+    )  # fmt: skip
+    found = occupancy(map, scaled[:OCCUPANCY_ROWS], threads)
+    facts["sample"] = {
+        "rows": found.rows, "bins": float(found.cells.mean()), "occupied": float(found.occupied.mean() / found.slots),
+        "colliding": found.colliding,
+    }  # fmt: skip
+    return map

@@ -1,0 +1,35 @@
+"""The plan of any run: Fourier features, random binning, or whichever of them the pilot will choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamrf.binning_plan import estimate_binning, measure_binning, pilot_bytes, plan_binning
+from streamrf.calibrate import measure_rates
+from streamrf.pilot import sample_rows
+from streamrf.plan import SLACK, Plan, estimate_seconds, make_plan
+from streamrf.recipe import ANY, AUTO, BINNING, Recipe
+from streamrf.sources.base import Source
+from streamrf.threads import Threads
+
+
+def plan_run(source: Source, recipe: Recipe, *, outputs: int, **sizes: Any) -> Plan:
+    """As ``make_plan``. Where the pilot chooses, this is the plan for Fourier features, with room for its trials of
+    random binning: once it has chosen that, there is a plan of its own."""
+    if recipe.map == BINNING:
+        return plan_binning(source, recipe, outputs=outputs, **sizes)
+    plan = make_plan(source, recipe, outputs=outputs, **sizes)
+    if recipe.map == ANY:
+        rows = min(source.n_rows, sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, recipe))
+        plan.parts["pilot"] = max(plan.parts["pilot"], pilot_bytes(rows, source.n_features, outputs))
+        plan.stages["pilot"] = plan.reserved + int(SLACK * (plan.parts["pilot"] + plan.parts["sample"]))
+        plan.why += "; the pilot compares random binning, and takes it if it is better"
+    return plan
+
+
+def estimate_run(plan: Plan, source: Source, recipe: Recipe, outputs: int, threads: Threads) -> dict[str, float]:
+    """Seconds of each stage, from rates measured here and now."""
+    if recipe.map == BINNING:
+        return estimate_binning(plan, source, recipe, outputs, measure_binning(threads))
+    rates = measure_rates("12" if recipe.bits == AUTO else recipe.bits, threads)
+    return estimate_seconds(plan, source, recipe, outputs, rates)
