@@ -15,6 +15,7 @@ from streamrf.binning_plan import cache_on_workers
 from streamrf.checkpoint import Checkpoint, SavedPass
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
+from streamrf.files import check_free_space
 from streamrf.kernels import make_kernel
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets, settle_targets
@@ -51,6 +52,7 @@ class Settings:
     checkpoint_every: float = 300.0
     order: Callable[[int], Any] | None = None  # order of the spans, for tests
     engine: Engine | None = None  # where the summing happens; this process by default
+    keeps: Path | None = None  # where the sums will be written, which must have room for them
 
 
 @dataclass
@@ -140,6 +142,8 @@ class Training:
         if plan.workers:
             self.reporter.note(plan.workers.describe())
         plan.check()
+        if self.settings.keeps:
+            check_free_space(self.settings.keeps, plan.parts.get("statistics", 0))
         if plan.cache:
             plan.cache = cache_on_workers(plan) if plan.workers else plan.cache
             self.reporter.note(plan.cache.why)

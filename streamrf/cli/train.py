@@ -56,6 +56,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     out = Path(options.pop("out") or default_out(data[0]))
     check_target(out, overwrite)
     settings, cluster = make_settings(options, out), pop_cluster(options)
+    settings.keeps = None if keep else out
     source = open_data(data, options)
     recipe = make_recipe(options)
     reporter = make_reporter(quiet=quiet or as_json)
