@@ -18,6 +18,10 @@ from streamrf.sources.memory import ArraySource
 from streamrf.sources.shards import Shards
 
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
+CONVERTIBLE = (
+    ".csv", ".tsv", ".jsonl", ".ndjson", ".gz", ".bz2", ".xz", ".arrow", ".feather", ".ipc", ".npz", ".h5", ".hdf5",
+    ".libsvm", ".svm", ".svmlight",
+)  # fmt: skip
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 _MAGIC = {b"PAR1": "parquet", b"\x93NUM": "npy"}
 
@@ -163,8 +167,11 @@ def local_kind(path: str) -> str:
 def _file_kind(path: str) -> str:
     if path.endswith(PARQUET_ENDINGS):  # before its bytes: a damaged file is then called damaged, not unknown
         return "parquet"
-    if path.endswith(".npz"):
-        raise DataError(f"{path} is an archive, which cannot be read in parts: save X and y as X.npy and y.npy instead")
+    if path.lower().endswith(CONVERTIBLE):
+        made = os.path.join(os.path.dirname(path), os.path.basename(path).partition(".")[0] + ".parquet")
+        raise DataError(
+            f"{path} cannot be read in parts as training does: convert it first, streamrf convert {path} {made}"
+        )
     with reading(path), open(path, "rb") as file:
         start = file.read(4)
     kind = "npy" if path.endswith(".npy") else _MAGIC.get(start)
