@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from streamrf.maps.build import build_fourier, default_kind
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import kind_of
 from streamrf.precision import PRECISIONS, make_precision
-from streamrf.recipe import AUTO, NONE, Recipe
+from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.reporting import Reporter
 from streamrf.ridge_trial import RidgeTrial, wrong_classes
 from streamrf.scaling import Scaling, fit_scaling, heavy_tailed
@@ -30,9 +30,6 @@ from streamrf.sources.base import Block
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.threads import Threads
 
-if TYPE_CHECKING:
-    from streamrf.maps.learned.metric import Metric
-
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 KERNELS = ("gaussian", "laplacian", "matern32")
 DEFAULTS = {"scaling": "standard", "kernel": "gaussian", "bits": "12", "ridge": 1e-6}  # --pilot none
@@ -40,9 +37,11 @@ TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a
 VALIDATION = 0.25
 SMALL_D, SMALL_ROWS = 512, 8000
 PILOT_D, LARGE_ROWS, MOST_ROWS = 2048, 24_000, 96_000
+BINNING_ROWS = 53_334  # three quarters of them to fit: random binning learns a width for each column
 SHARE, LAST_FITS = 0.15, 6  # the last stage's fits may cost so much of the pass
 SAMPLE_BYTES = 64 * 2**20
 PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS = 1e11, 8.0, 30.0
+MAP_COST, FACTOR_COST = 4.0, 2.0  # of a product in a projection or a factorisation, next to one in a Gram matrix
 FINALISTS = 3
 # What trials are made with. Classes are noisy targets: eight bits hold what can be learnt of them, and a penalty below
 # LEAST_RIDGE would only pick wide kernels that lean on digits far behind the point, and lose at the D of the real run.
@@ -64,22 +63,33 @@ class Trial:
     error: float = np.inf
     misses: float | None = None  # share of wrong classes, for classification
     seconds: float = 0.0
-    metric: str = NONE  # or diagonal, full: that of the run
+    metric: str = NONE  # or the name of one that the run learned
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A trial, and the map and weights it was judged by."""
+
+    trial: Trial
+    map: FourierMap
+    weights: Weights
 
 
 class PilotRun:
-    """Holds the sample and spends at most a budget of seconds. A trial is a small training run: the same sums, solver
-    and scores as the large one."""
+    """Spends a budget of work on a sample, counted and not timed: a busy machine chooses what an idle one does.
+    A trial is a small training run: the same sums, solver and scores as the large one."""
 
     def __init__(
         self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, budget: float, reporter: Reporter
     ) -> None:
         self.recipe, self.coding, self.threads, self.reporter = recipe, coding, threads, reporter
         self.sample = sample
-        self.budget, self.deadline = budget, time.monotonic() + budget
+        self.budget = self.limit = budget * PRODUCTS_A_SECOND
+        self.spent = 0.0  # products
         self.trials: list[Trial] = []
-        self.metric: Metric | None = None
-        self.story: dict[str, Any] = {}  # how the metric was learned
+        self.factors: dict[str, np.ndarray] = {}  # of metrics, by the name that a trial has them by
+        self.metric: np.ndarray | None = None  # that of the winner
+        self.learning: dict[str, Any] = {}  # how the metric was learned
 
     def settle(self) -> Recipe:
         """The recipe with every ``auto`` replaced."""
@@ -91,12 +101,13 @@ class PilotRun:
             finalists = [self.refine(trial, *large) for trial in finalists]
         best = min(finalists, key=lambda trial: trial.error)
         if rows > large[1]:
-            self.deadline = time.monotonic() + self.budget  # the stage that matters most is not to starve
+            self.limit = self.spent + self.budget  # the stage that matters most is not to starve
             best = self.refine(best, large[0], rows)
         if self.recipe.metric != NONE:
             best = self.with_metric(best)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
+        self.metric = self.factors.get(best.metric)
         return replace(
             self.recipe,
             scaling=best.scaling,
@@ -114,31 +125,26 @@ class PilotRun:
         assert recipe.length_scale is not None
         D = min(recipe.D, PILOT_D)
         start = Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows)
-        return replace(recipe, length_scale=self.with_metric(self.fit(start)).length_scale)
+        best = self.with_metric(self.fit(start))
+        self.metric = self.factors.get(best.metric)
+        return replace(recipe, length_scale=best.length_scale)
 
     def with_metric(self, best: Trial) -> Trial:
-        """The trial with a learned metric and a width of its own, if it is better than the trial as it is."""
+        """The trial with a learned metric and a width of its own, if that is clearly better than the trial as it is."""
         from streamrf.maps.learned.metric import LEAST_GAIN
         from streamrf.metric_pilot import describe, search_metric
 
-        kernel = make_kernel(best.kernel, length_scale=best.length_scale)
-        seen = self.sample.take(slice(0, self._cut(best)))  # the rows that judge trials have no say in it
-        X, Y = self.scaling(best.scaling).transform(seen.X), self.coding.values(seen.y)  # type: ignore[arg-type]
-        asked, seed = self.recipe.metric, self.recipe.seed
-        found = search_metric(X, Y, self.coding.task, kernel, best.D, asked=asked, seed=seed, threads=self.threads)
-        self.story = {"asked": asked, "form": NONE, **describe(found)}
-        self.story["holdout_error"] = {"before": best.error, "after": best.error}
-        if not found.learned:
-            self.reporter.note(f"metric: no {asked} metric is better than none on this sample")
-            return best
-        self.metric, self.deadline = found, time.monotonic() + self.budget
-        narrower = best.length_scale / found.narrowing
-        stretched = self.descend(replace(best, length_scale=narrower, metric=found.form), 2**0.5, free=True)
-        if stretched.error > best.error * (1.0 - LEAST_GAIN):
-            self.reporter.note(f"metric: the {found.form} one is left out, as it is no better on unseen rows")
-            self.metric = None
-            return best
-        self.story |= {"form": found.form, "holdout_error": {"before": best.error, "after": stretched.error}}
+        found = search_metric(self, best)
+        stretched: Trial = found.judged.origin
+        if found.learned and stretched.rows < best.rows:
+            self.limit = self.spent + self.budget
+            stretched = self.descend(replace(stretched, rows=best.rows), 2**0.5, free=True)
+        if not found.learned or stretched.error > best.error * (1.0 - LEAST_GAIN):
+            stretched = best
+        form = found.form if stretched is not best else NONE
+        errors = {"before": best.error, "after": stretched.error}
+        self.learning = {"asked": self.recipe.metric, "form": form, "holdout_error": errors, **describe(found)}
+        self.reporter.note(f"metric: {form}, error {best.error:.4f} -> {stretched.error:.4f} on unseen rows")
         return stretched
 
     def pairings(self) -> Iterator[tuple[str, str]]:
@@ -192,7 +198,7 @@ class PilotRun:
             return best
         for step in (1 / factor, factor):
             moved = False
-            while time.monotonic() < self.deadline:
+            while self.spent < self.limit:
                 there = self.fit(replace(best, length_scale=best.length_scale * step))
                 if there.error >= best.error:
                     break
@@ -217,18 +223,30 @@ class PilotRun:
 
     def fit(self, trial: Trial) -> Trial:
         """The trial with its error and its best lambda, judged on the last quarter of its rows."""
-        start, cut = time.monotonic(), self._cut(trial)
-        fitted = RidgeTrial(self.scaling(trial.scaling), self._map(trial), self.coding, self.threads)
+        return self.measure(trial).trial
+
+    def measure(self, trial: Trial) -> Measured:
+        """As ``fit``, with what was fitted."""
+        start, cut = time.monotonic(), self.cut(trial)
+        map = self._map(trial)
+        fitted = RidgeTrial(self.scaling(trial.scaling), map, self.coding, self.threads)
         path = fitted.fit(self.sample.take(slice(0, cut)), self._ridges(trial))
         unseen = self.sample.take(slice(cut, trial.rows))
         done = replace(trial, **self._judge(fitted, path, unseen), seconds=time.monotonic() - start)
+        self.spent += self._cost(trial)
         self.trials.append(done)
         self.reporter.tried(done)
-        return done
+        return Measured(done, map, next(weights for weights in path if weights.ridge == done.ridge))
 
-    def _cut(self, trial: Trial) -> int:
+    def cut(self, trial: Trial) -> int:
         """Where the rows begin that judge a trial."""
         return trial.rows - max(1, int(trial.rows * VALIDATION))
+
+    def _cost(self, trial: Trial) -> float:
+        """Products of a fit: features and their Gram matrix, a factorisation and scores for each lambda."""
+        D, outputs, lambdas = float(trial.D), self.coding.outputs, len(self._ridges(trial))
+        features = trial.rows * D * (D + MAP_COST * self._columns(trial))
+        return features + lambdas * (FACTOR_COST * D**3 + VALIDATION * trial.rows * D * outputs)
 
     def _ridges(self, trial: Trial) -> tuple[float, ...]:
         if self.recipe.ridge is not None:
@@ -247,7 +265,7 @@ class PilotRun:
             form=self.recipe.settled_form,
             precision=make_precision(trial.bits),
             seed=self.recipe.seed,
-            metric=self.metric.factor if self.metric and trial.metric != NONE else None,
+            metric=self.factors.get(trial.metric),
         )
 
     def _columns(self, trial: Trial) -> int:
@@ -264,7 +282,7 @@ class PilotRun:
 
 
 def budget_seconds(rows: int, D: int) -> float:
-    """Time after which no new width is tried: a tenth of the pass on a machine of two modest cores, for each half."""
+    """What each half may cost before no new width is tried: a tenth of the pass, on a machine of two modest cores."""
     return float(np.clip(0.1 * rows * D * D / PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS))
 
 
@@ -272,8 +290,11 @@ def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:
     """How many rows the pilot should see: more where the pass that follows is long."""
     if recipe.pilot == "none":
         return LARGE_ROWS
+    if recipe.map in (ANY, BINNING):
+        return int(np.clip(SAMPLE_BYTES // row_bytes, LARGE_ROWS, BINNING_ROWS))
     ratio = (recipe.D / min(recipe.D, PILOT_D)) ** 2
-    affordable = int(SHARE * rows * ratio / LAST_FITS)
+    cheap = LEAST_SECONDS * PRODUCTS_A_SECOND / min(recipe.D, PILOT_D) ** 2
+    affordable = int(max(SHARE * rows * ratio, cheap / 2) / LAST_FITS)
     return int(np.clip(min(affordable, SAMPLE_BYTES // row_bytes), LARGE_ROWS, MOST_ROWS))
 
 

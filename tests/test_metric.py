@@ -8,10 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.errors import InputError
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import draw
-from streamrf.maps.learned import FourierFits, apply_factor, gradient_outer_product, learn_metric
-from streamrf.maps.learned.metric import Judged, root
+from streamrf.maps.learned import Judged, apply_factor, gradient_outer_product, learn_metric
+from streamrf.maps.learned.metric import root
+from streamrf.metric_pilot import few_outputs, forms_for
+from streamrf.pilot import PilotRun
+from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
+from streamrf.scaling import fit_scaling
+from streamrf.sources.base import Block
+from streamrf.targets import TargetCoding
+from streamrf.threads import Threads
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))
@@ -66,98 +72,193 @@ def test_a_factor_serves_inputs_and_frequencies():
 # -- scripted fits
 
 
-def scripted(errors):
-    """A fit whose errors are read from a list: the isotropic one first."""
-    told = iter(errors)
-    return lambda factor, near: Judged(next(told), 1.0, lambda: np.diag([4.0, 1.0]))
+class Scripted:
+    """Fits whose errors are read from a list; a tuned fit is the fit."""
+
+    def __init__(self, errors):
+        self.told = iter(errors)
+
+    def fit(self, factor, near):
+        return Judged(next(self.told), 1.0, lambda: np.diag([4.0, 1.0]))
+
+    def tuned(self, judged):
+        return judged
+
+
+def learned(errors, **options):
+    """The first error is the isotropic one."""
+    start = Judged(errors[0], 1.0, lambda: np.diag([4.0, 1.0]))
+    return learn_metric(Scripted(errors[1:]), start, 2, **options)
+
+
+STRETCHED = root(np.diag([4.0, 1.0]), 0.5, "diagonal")
 
 
 def test_the_best_round_is_kept_and_rounds_end_when_one_is_worse():
-    metric = learn_metric(scripted([1.0, 0.9, 0.7, 0.8]), 2, forms=("diagonal",), powers=(0.5,), rounds=9)
-    assert metric.error == 0.7
-    assert metric.learned
-    assert len(metric.history) == 4, "the third round is worse, and the last"
-    np.testing.assert_allclose(metric.factor, root(np.diag([4.0, 1.0]), 0.5, "diagonal"))
+    metric = learned([1.0, 0.9, 0.7, 0.8], forms=("diagonal",), powers=(0.5,), rounds=9)
+    assert metric.judged.error == 0.7
+    assert (metric.learned, metric.form) == (True, "diagonal")
+    assert [step.number for step in metric.history] == [0, 1, 2, 3], "the third round is worse, and the last"
+    np.testing.assert_allclose(metric.factor, STRETCHED)
+    np.testing.assert_allclose(metric.shares(), [0.8, 0.2], atol=1e-5)
 
 
 def test_the_better_form_and_power_win():
     errors = [1.0, 0.9, 0.8, 0.6, 0.95]  # isotropic, full at two powers, diagonal at two powers
-    metric = learn_metric(scripted(errors), 2, rounds=1, powers=(0.5, 0.25))
-    assert metric.error == 0.6
-    np.testing.assert_allclose(metric.factor, root(np.diag([4.0, 1.0]), 0.5, "diagonal"))
+    metric = learned(errors, rounds=1, powers=(0.5, 0.25))
+    assert metric.judged.error == 0.6
+    assert [(step.form, step.power) for step in metric.history[1:]] == [("full", 0.25), ("diagonal", 0.5)]
+    np.testing.assert_allclose(metric.factor, STRETCHED)
+
+
+def test_a_form_that_is_far_behind_is_given_up():
+    metric = learned([1.0, 0.5, 0.499, 0.9, 0.8, 0.7], powers=(0.5,), rounds=9)
+    assert [step.form for step in metric.history] == ["isotropic", "full", "full", "diagonal", "diagonal"]
+    assert metric.form == "full"
+
+
+def test_every_form_has_one_round_however_late_it_is():
+    metric = learned([1.0, 0.9, 0.8], powers=(0.5,), rounds=9, late=lambda: True)
+    assert [(step.number, step.form) for step in metric.history] == [(0, "isotropic"), (1, "full"), (1, "diagonal")]
+    assert metric.judged.error == 0.8
 
 
 @pytest.mark.parametrize("others", [[1.2, 1.3, 1.1, 1.4], [0.999, 0.998, 0.997, 0.999]])
 def test_no_clear_gain_is_no_metric(others):
-    metric = learn_metric(scripted([1.0, *others]), 2, rounds=1)
-    assert not metric.learned
-    assert metric.error == metric.isotropic_error == 1.0
+    metric = learned([1.0, *others], rounds=1)
+    assert (metric.learned, metric.form) == (False, "isotropic")
+    assert metric.judged is metric.isotropic
     np.testing.assert_array_equal(metric.factor, np.ones(2))
 
 
 def test_there_are_two_forms():
     with pytest.raises(InputError, match="full or diagonal"):
-        learn_metric(scripted([1.0]), 2, forms=("round",))
+        learned([1.0], forms=("round",))
+    assert forms_for("learned", 2048) == ("full", "diagonal")
+    assert forms_for("learned", 2049) == ("diagonal",)
+    with pytest.raises(InputError, match="2,049 columns and a full metric at most 2,048"):
+        forms_for("full", 2049)
 
 
-# -- fits with Fourier features
+def test_many_outputs_are_few_sums_with_the_same_outer_product():
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(3, 16))
+    assert few_outputs(few) is few
+    many = rng.normal(size=(3, 5000))
+    np.testing.assert_allclose(few_outputs(many) @ few_outputs(many).T, many @ many.T, rtol=1.0, atol=3000)
+    assert few_outputs(many).shape == (3, 16)
 
 
-def fits_for(X, Y, task="regression", F=60):
-    half, d = len(X) // 2, X.shape[1]
-    kernel = make_kernel("gaussian", length_scale=np.sqrt(d / 2))
-    return FourierFits(X[:half], Y[:half], X[half:], Y[half:], task, draw("orthogonal", kernel, F, d, 0).dense())
+# -- in the pilot
 
 
-def test_a_metric_finds_the_columns_that_matter():
+@pytest.fixture(scope="module")
+def threads():
+    with Threads(2) as two:
+        yield two
+
+
+def piloted(X, y, threads, classes=(), **settings):
+    """A pilot run, settled; its recipe."""
+    low, high = np.atleast_1d(y.min(axis=0)), np.atleast_1d(y.max(axis=0))
+    coding = TargetCoding.classification(classes) if classes else TargetCoding.regression(low, high)
+    given = {"D": 120, "kernel": "gaussian", "scaling": "standard", "bits": "12", "metric": "learned", **settings}
+    recipe = Recipe(task=coding.task, **given)
+    rows = Block(np.asarray(X, np.float32), y, np.arange(len(X)))
+    run = PilotRun(rows, coding, recipe, threads, budget=1.0, reporter=Reporter())
+    return run, run.settle()
+
+
+def drop(run):
+    errors = run.learning["holdout_error"]
+    return errors["after"] / errors["before"]
+
+
+def test_a_metric_finds_the_columns_that_matter(threads):
     X = np.random.default_rng(0).normal(size=(2000, 10))
-    metric = learn_metric(fits_for(X, np.sin(2 * X[:, 0]) * X[:, 1]), 10)
-    assert metric.error < 0.3 * metric.isotropic_error
-    weights = np.abs(metric.factor) if metric.factor.ndim == 1 else np.abs(np.diag(metric.factor))
-    assert weights[:2].min() > 3 * weights[2:].max()
+    run, _ = piloted(X, np.sin(2 * X[:, 0]) * X[:, 1], threads)
+    assert drop(run) < 0.5
+    assert {each["column"] for each in run.learning["columns"][:2]} == {0, 1}
+    assert sum(each["share"] for each in run.learning["columns"][:2]) > 0.8
 
 
-def test_a_full_metric_finds_a_direction_between_columns():
+def test_a_full_metric_finds_a_direction_between_columns(threads):
     X = np.random.default_rng(0).normal(size=(2000, 8))
     direction = np.ones(8) / np.sqrt(8)
-    metric = learn_metric(fits_for(X, np.sin(3 * X @ direction)), 8)
-    assert metric.factor.ndim == 2
-    vector = np.linalg.eigh(metric.factor)[1][:, -1]
-    assert abs(vector @ direction) > 0.95
+    run, _ = piloted(X, np.sin(3 * X @ direction), threads)
+    assert run.metric.shape == (8, 8)
+    assert run.learning["form"] == "full"
+    assert abs(np.linalg.eigh(run.metric)[1][:, -1] @ direction) > 0.95
 
 
-def test_classes_and_several_outputs_have_metrics():
+@pytest.mark.parametrize("kernel", ["laplacian", "cauchy", "matern32"])
+def test_every_kernel_has_metrics(threads, kernel):
+    X = np.random.default_rng(0).normal(size=(1200, 8))
+    run, recipe = piloted(X, np.sin(2 * X[:, 0]), threads, kernel=kernel, metric="diagonal")
+    assert drop(run) < 0.8
+    assert recipe.kernel == kernel
+    assert run.metric.shape == (8,)
+
+
+def test_classes_and_several_outputs_have_metrics(threads):
     X = np.random.default_rng(0).normal(size=(1500, 8))
     labels = np.digitize(X[:, 0] * X[:, 1], [-0.4, 0.4])
-    assert learn_metric(fits_for(X, np.eye(3)[labels], "classification"), 8, rounds=2).learned
+    run, _ = piloted(X, labels, threads, classes=(0, 1, 2))
+    assert drop(run) < 0.9
+    run, _ = piloted(X, np.stack([np.sin(2 * X[:, 0]), np.sin(2 * X[:, 1])], axis=1), threads)
+    assert drop(run) < 0.7
+    assert {each["column"] for each in run.learning["columns"][:2]} == {0, 1}
 
 
-def test_targets_that_use_every_direction_alike_lose_nothing():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(1000, 4))
-    metric = learn_metric(fits_for(X, np.exp(-(X**2).sum(axis=1) / 4)), 4)
-    assert metric.error <= metric.isotropic_error
+def test_targets_that_use_every_direction_alike_lose_nothing(threads):
+    X = np.random.default_rng(0).normal(size=(1000, 4))
+    run, recipe = piloted(X, np.exp(-(X**2).sum(axis=1) / 4), threads)
+    assert drop(run) <= 1.0
+    if run.learning["form"] == "none":
+        assert run.metric is None
+        assert recipe.length_scale in {trial.length_scale for trial in run.trials if trial.metric == "none"}
 
 
-def test_widths_are_tuned_at_each_fit():
-    X = np.random.default_rng(0).normal(size=(600, 3))
-    narrow = fits_for(X, np.sin(4 * X[:, 0]))(np.ones(3))
-    wide = fits_for(X, 0.2 * X[:, 0])(np.ones(3))
-    assert narrow.scale > 2 * wide.scale
+def test_a_metric_is_the_same_for_any_number_of_threads(threads):
+    X = np.random.default_rng(0).normal(size=(800, 5))
+    y = np.sin(2 * X[:, 0])
+    with Threads(1) as one:
+        alone, _ = piloted(X, y, one, metric="full")
+    both, _ = piloted(X, y, threads, metric="full")
+    np.testing.assert_array_equal(alone.metric, both.metric)
 
 
-def test_errors_are_those_of_ridge_regression_written_out():
-    rng = np.random.default_rng(0)
-    X, Y = rng.normal(size=(300, 2)), rng.normal(size=(300, 1))
-    fits = fits_for(X, Y, F=5)
-    judged = fits(np.array([2.0, 0.5]))
-    W = fits.W0 * judged.scale * [2.0, 0.5]
-    Y = (Y - Y.mean()) / Y.std()
-    Z = np.concatenate([np.cos(X @ W.T), np.sin(X @ W.T)], axis=1)
-    centre, middle = Z[:150].mean(axis=0), Y[:150].mean(axis=0)
-    errors = []
-    for ridge in 10.0 ** np.arange(-6, 1):
-        A = (Z[:150] - centre).T @ (Z[:150] - centre) / 150 + ridge * np.eye(10)
-        a = np.linalg.solve(A, (Z[:150] - centre).T @ (Y[:150] - middle) / 150)
-        errors.append((((Z[150:] - centre) @ a + middle - Y[150:]) ** 2).mean())
-    assert judged.error == pytest.approx(min(errors), rel=1e-3)
+def test_without_a_metric_nothing_is_learned(threads):
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    run, _ = piloted(X, X[:, 0], threads, metric="none")
+    assert (run.learning, run.metric, run.factors) == ({}, None, {})
+
+
+def test_a_given_width_is_where_the_search_of_a_metric_starts(threads):
+    X = np.random.default_rng(0).normal(size=(800, 6))
+    run, recipe = piloted(X, np.sin(2 * X[:, 0]), threads, length_scale=3.0)
+    assert all(trial.length_scale == 3.0 for trial in run.trials if trial.metric == "none")
+    assert recipe.length_scale != 3.0
+
+
+def test_gradients_are_those_of_the_predictor_that_was_measured(threads):
+    """The pilot's own weights and features, beside finite differences of its scores."""
+    from streamrf.metric_pilot import TrialFits
+    from streamrf.pilot import Trial
+    from streamrf.ridge_trial import RidgeTrial
+
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    run, recipe = piloted(X, np.sin(X[:, 0]) + X[:, 1], threads, metric="none", bits="float64")
+    for form in ("phase", "pairs"):
+        run.recipe = recipe.with_(form=form)
+        fits = TrialFits(run, Trial("standard", "gaussian", 2.0, 40, "float64", 400))
+        M, measured = fits.start().outer_product(), run.measure(fits.base)
+        trial = RidgeTrial(fit_scaling("none", X), measured.map, run.coding, threads)
+        rows, step = fits.X[: run.cut(fits.base)].astype(np.float64), 1e-4
+
+        def scores(at, trial=trial, measured=measured):
+            return trial.scores([measured.weights], Block(at, None, np.arange(len(at))))[:, 0, 0]
+
+        slopes = np.stack([(scores(rows + step * e) - scores(rows - step * e)) / (2 * step) for e in np.eye(3)], 1)
+        expected = slopes.T @ slopes / len(rows)
+        np.testing.assert_allclose(M, expected, rtol=1e-3, atol=1e-4 * np.trace(expected))

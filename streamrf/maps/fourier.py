@@ -59,6 +59,11 @@ class FourierMap(FeatureMap):
         repeats = len(self._phases) // len(self.phases)
         return PackedCosines.pack(np.tile(self.frequencies.W, (repeats, 1)), self._phases, self.precision.inputs)
 
+    def waves(self) -> tuple[np.ndarray, np.ndarray]:
+        """Frequencies (n_features, d) and phases (n_features,): a feature is the cosine of its wave."""
+        W = self.frequencies.dense()
+        return np.tile(W, (len(self._phases) // len(W), 1)), self._phases
+
     @property
     def width(self) -> int:
         return self.n_features if self.frequencies.W is None else self._packed.padded

@@ -4,13 +4,13 @@ from streamrf.maps.frequencies.base import apply_factor
 from streamrf.maps.learned.ekal import Learned, Pairs, learn_ekal
 from streamrf.maps.learned.fresh import learn_fresh
 from streamrf.maps.learned.landmarks import Clusters, sample_landmarks
-from streamrf.maps.learned.metric import FourierFits, Metric, gradient_outer_product, learn_metric
+from streamrf.maps.learned.metric import Judged, Metric, gradient_outer_product, learn_metric
 from streamrf.maps.learned.supervised import SupervisedFeatures, learn_supervised
 from streamrf.maps.learned.unsupervised import KernelFeatures, learn_kernel_features
 
 __all__ = [
     "Clusters",
-    "FourierFits",
+    "Judged",
     "KernelFeatures",
     "Learned",
     "Metric",
