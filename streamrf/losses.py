@@ -1,0 +1,153 @@
+"""Losses as pulls: what each row's score should move by, and the loss itself, row by row.
+
+Classes are coded as everywhere: -1 and +1 in one column for two of them, a one among zeros for more. The objective is
+the mean loss plus lambda |w|^2, so scikit-learn's C is 1 / (2 rows lambda).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, log_softmax, softmax
+
+from streamrf.errors import InputError
+from streamrf.statistics.gradient import Pull
+from streamrf.targets import TargetCoding
+
+
+class Loss(Pull):
+    """A pull that is the gradient of its one column of losses."""
+
+    losses = 1
+    curvature: float  # no second derivative is larger, or the usual one where there is no bound
+    name: str
+
+    def values(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """(n,) losses; of a smoothed loss, without the smoothing."""
+        return self.of_rows(scores, targets)[1][:, 0]
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    """-log of the probability of the true class, softmax of the scores; of one score, the logistic curve."""
+
+    outputs: int
+    name = "logistic"
+
+    @property
+    def curvature(self) -> float:  # type: ignore[override]
+        return 0.25 if self.outputs == 1 else 0.5
+
+    def bounds(self, reach: np.ndarray) -> np.ndarray:
+        return np.ones(self.outputs)
+
+    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.outputs == 1:
+            margin = targets * scores
+            return -targets * expit(-margin), np.logaddexp(0.0, -margin)
+        loss = -(targets * log_softmax(scores, axis=1)).sum(axis=1, keepdims=True)
+        return softmax(scores, axis=1) - targets, loss
+
+
+@dataclass(frozen=True)
+class Hinge(Loss):
+    """max(0, 1 - t s), for more than two classes one against the rest; ``power`` 2 is the squared hinge."""
+
+    outputs: int
+    power: int = 1
+    curvature = 2.0
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "hinge" if self.power == 1 else "squared-hinge"
+
+    def bounds(self, reach: np.ndarray) -> np.ndarray:
+        return np.ones(self.outputs) if self.power == 1 else 2 * (1 + reach)
+
+    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sides = targets if self.outputs == 1 else 2 * targets - 1
+        short = np.maximum(1 - sides * scores, 0.0)
+        if self.power == 1:
+            return -sides * (short > 0), short.sum(axis=1, keepdims=True)
+        return -2 * sides * short, (short**2).sum(axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """Half the squared residual up to ``threshold`` (outputs,), and linear from there on."""
+
+    threshold: np.ndarray
+    name = "huber"
+    curvature = 1.0
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return len(self.threshold)
+
+    def bounds(self, reach: np.ndarray) -> np.ndarray:
+        return self.threshold
+
+    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        residual = scores - targets
+        pull = np.clip(residual, -self.threshold, self.threshold)
+        return pull, (pull * (residual - pull / 2)).sum(axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Quantile(Loss):
+    """The pinball loss of one quantile, its corner rounded within ``width`` (outputs,)."""
+
+    quantile: float
+    width: np.ndarray
+    name = "quantile"
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return len(self.width)
+
+    @property
+    def curvature(self) -> float:  # type: ignore[override]
+        return float(0.5 / self.width.max())
+
+    def bounds(self, reach: np.ndarray) -> np.ndarray:
+        return np.ones(self.outputs)
+
+    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        above = targets - scores
+        side = np.clip(above / self.width, -1.0, 1.0)
+        rounded = side * above - self.width * (side**2 - 1) / 2  # |above| outside of the corner, a parabola in it
+        pull = (0.5 - self.quantile) - side / 2
+        return pull, ((self.quantile - 0.5) * above + rounded / 2).sum(axis=1, keepdims=True)
+
+    def values(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        above = targets - scores
+        return np.maximum(self.quantile * above, (self.quantile - 1) * above).sum(axis=1)
+
+
+CLASS_LOSSES = ("hinge", "squared-hinge", "logistic")
+
+
+def check_task(loss: str, coding: TargetCoding) -> None:
+    """Refuse a loss that these targets have no use for."""
+    if loss in CLASS_LOSSES and not coding.classes:
+        raise InputError(f"--loss {loss} is for classes, and these targets are numbers: use squared, huber or quantile")
+    if loss in ("huber", "quantile") and coding.classes:
+        raise InputError(f"--loss {loss} is for numbers, and these targets are classes: use squared, logistic or hinge")
+
+
+def class_loss(name: str, outputs: int) -> Loss:
+    """The loss of that name, for scores of classes."""
+    made: dict[str, Any] = {
+        "logistic": lambda: Logistic(outputs),
+        "hinge": lambda: Hinge(outputs, 1),
+        "squared-hinge": lambda: Hinge(outputs, 2),
+    }
+    return made[name]()
+
+
+def robust_deviation(residuals: np.ndarray) -> np.ndarray:
+    """(outputs,): the deviation that normal residuals of the same median size would have."""
+    size = 1.4826 * np.median(np.abs(residuals - np.median(residuals, axis=0)), axis=0)
+    return np.maximum(size, 1e-12 * np.maximum(np.abs(residuals).max(axis=0, initial=0.0), np.finfo(np.float64).tiny))
