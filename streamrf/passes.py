@@ -14,6 +14,7 @@ import numpy as np
 
 from streamrf.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.engines.base import Engine, Pass
+from streamrf.glimpse import Glimpse
 from streamrf.interrupts import Interrupted, deferred_interrupts
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.prepared import Prepared
@@ -134,11 +135,13 @@ class _Watcher:
 
     def __init__(self, passes: Passes, asked: Callable[[], bool]) -> None:
         self.passes, self.asked = passes, asked
+        self.glimpse = Glimpse(passes.prepared, passes.reporter)
         self.checkpoint = passes.saving.checkpoint
         self.saved = 0  # rows of this pass that were done at the last save
 
     def __call__(self, job: Pass[Any]) -> None:
         clock = self.passes.clock
+        self.glimpse(job)
         self.passes.reporter.advanced(job.done.count + job.pending, clock.age if clock.saves else None)
         stopping = self.asked() and job.rows_left > 0
         if self.checkpoint and (stopping or clock.due()) and job.pending and (stopping or not job.arrived):

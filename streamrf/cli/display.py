@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections import deque
 from typing import Any
 
 import click
@@ -13,16 +15,21 @@ from streamrf.reporting import Reporter
 from streamrf.units import format_bytes, format_count, format_seconds
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_COUNT, SPARK_EVERY = 20, 0.5  # bars, and seconds that each of them stands for
 
 
 def make_reporter(*, quiet: bool) -> Reporter:
     if quiet:
         return Reporter()
-    return TerminalReporter() if sys.stderr.isatty() else PlainReporter()
+    plain = not sys.stderr.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown")
+    return PlainReporter() if plain else TerminalReporter()
 
 
 class PlainReporter(Reporter):
     """One line at a time, for logs."""
+
+    wants_glimpses = True
 
     def note(self, text: str) -> None:
         self._say(text)
@@ -47,6 +54,13 @@ class PlainReporter(Reporter):
         self._what, self._rows, self._first = what, rows, done
         self._begun = self._said = time.monotonic()
         self._done = done
+        self._glimpse = ""
+
+    def glimpsed(self, error: float, what: str) -> None:
+        self._glimpse = f", hold-out {what} {error:.4g} so far"
+
+    def finished(self) -> None:
+        """Nothing more to say: the last line said it."""
 
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
         complete, self._done = done == self._rows != self._done, done
@@ -61,7 +75,7 @@ class PlainReporter(Reporter):
         saved = "" if checkpoint_age is None else f", saved {format_seconds(checkpoint_age)} ago"
         return (
             f"{self._what}: {format_count(done)} of {format_count(self._rows)} rows, {rate:,.0f} rows/s, {left} left,"
-            f" {format_bytes(memory.resident())}{saved}"
+            f" {format_bytes(memory.resident())}{saved}{self._glimpse}"
         )
 
     def _say(self, text: str) -> None:
@@ -72,8 +86,28 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def sparkline(values: Any) -> str:
+    """A bar for each value, from zero to the largest."""
+    top = max(values, default=0)
+    return "".join(SPARKS[round(value / top * (len(SPARKS) - 1))] for value in values) if top > 0 else ""
+
+
+class Speeds:
+    """Rows a second in the last intervals, for a sparkline."""
+
+    def __init__(self, done: int) -> None:
+        self._at, self._rows = time.monotonic(), done
+        self.values: deque[float] = deque(maxlen=SPARK_COUNT)
+
+    def advance(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._at >= SPARK_EVERY:
+            self.values.append((done - self._rows) / (now - self._at))
+            self._at, self._rows = now, done
+
+
 class TerminalReporter(PlainReporter):
-    """A live progress bar; notes scroll by above it."""
+    """A live progress bar with a sparkline of the speed; notes scroll by above it."""
 
     def started(self, what: str, rows: int, done: int) -> None:
         from rich.console import Console
@@ -85,15 +119,19 @@ class TerminalReporter(PlainReporter):
             BarColumn(),
             TextColumn("{task.percentage:>4.0f} % {task.fields[text]}"),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        self._speeds, self._sparks = Speeds(done), not console.legacy_windows and "utf" in console.encoding.lower()
+        self._progress = Progress(*columns, console=console, transient=True)
         self._progress.start()
         click.get_current_context().call_on_close(self._progress.stop)  # after an error too: the cursor must come back
         self._task = self._progress.add_task(what, total=rows, completed=done, text="")
 
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
-        text = self._line(done, checkpoint_age).split(": ", 1)[1]
-        self._progress.update(self._task, completed=done, text=text)
         self._last = self._line(done, checkpoint_age)
+        self._speeds.advance(done)
+        bars = f" {sparkline(self._speeds.values)}" if self._sparks and len(self._speeds.values) > 1 else ""
+        text = self._last.split(": ", 1)[1].replace(" rows/s", f" rows/s{bars}", 1)
+        self._progress.update(self._task, completed=done, text=text)
 
     def finished(self) -> None:
         self._progress.stop()

@@ -1,0 +1,85 @@
+"""Now and then during a pass, the hold-out error that the sums so far would give, for a hundredth of its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from streamrf.engines.base import Pass
+from streamrf.errors import NumericalError
+from streamrf.maps.scores import Scorer
+from streamrf.prepared import Prepared
+from streamrf.reporting import Reporter
+from streamrf.ridge_trial import wrong_classes
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver
+from streamrf.sources.base import Block
+from streamrf.statistics.fitting import FittingState
+from streamrf.statistics.sample import SampleState
+from streamrf.threads import ALONE
+
+MOST_FEATURES = 1500  # beyond, one look takes long, and a matrix that the plan has no room for during the pass
+ROWS, FEWEST_ROWS = 1000, 50  # hold-out rows that are looked at
+SHARE = 0.01  # of the pass, for looking
+FIRST = 3.0  # seconds before the first look
+FLOPS = 5e9  # of one thread, for a guess at what the first look takes
+
+
+class Glimpse:
+    """Called between blocks; looks when it has earned the time for it."""
+
+    def __init__(self, prepared: Prepared, reporter: Reporter, clock: Callable[[], float] = time.monotonic) -> None:
+        self.prepared, self.reporter, self.clock = prepared, reporter, clock
+        self.due = clock() + max(FIRST, self._guess() / SHARE) if self.possible else float("inf")
+
+    @property
+    def possible(self) -> bool:
+        size = getattr(self.prepared.map, "n_features", MOST_FEATURES + 1)
+        return self.reporter.wants_glimpses and size <= MOST_FEATURES and bool(self.prepared.recipe.ridge)
+
+    def _guess(self) -> float:
+        D = self.prepared.map.n_features
+        return (D**3 / 3 + ROWS * D * (self.prepared.map.n_inputs + 1)) / FLOPS
+
+    def __call__(self, job: Pass[Any]) -> None:
+        start = self.clock()
+        if start < self.due:
+            return
+        error = self.error(job.state) if isinstance(job.state, FittingState) else None
+        if error is not None:
+            what = "error" if self.prepared.coding.classes else "RMSE"
+            self.reporter.glimpsed(error, what)
+        now = self.clock()
+        self.due = now + max((now - start) / SHARE, 1.0)
+
+    def error(self, state: FittingState) -> float | None:
+        """Share of wrong classes, or root mean squared error; None where there are too few rows to say."""
+        rows = first_rows(state.holdout, ROWS)
+        if rows is None or len(rows) < FEWEST_ROWS or state.gram.rows < 2:
+            return None
+        prepared, ridge = self.prepared, self.prepared.recipe.ridge
+        try:
+            equations = NormalEquations.from_state(state.gram, prepared.map, prepared.coding)
+            weights = RidgeSolver(equations, ALONE).solve(ridge or 0.0)
+        except NumericalError:
+            return None
+        X = prepared.scaling.transform(rows.X, prepared.map.precision.inputs)
+        scores = Scorer(prepared.map, weights.coefficients, weights.intercept).scores(X, ALONE)
+        if prepared.coding.classes:
+            return float(wrong_classes(scores, rows.y).mean())  # type: ignore[arg-type]
+        return float(np.sqrt(((scores - rows.y) ** 2).mean()))
+
+
+def first_rows(sample: SampleState, count: int) -> Block | None:
+    """The rows that were kept first, the same at each look once there are enough; the state is left as it is."""
+    blocks: list[Block] = []
+    for block in sample.blocks:
+        if sum(map(len, blocks)) >= count:
+            break
+        blocks.append(block)
+    if not blocks:
+        return None
+    X, y, index = (np.concatenate([getattr(b, name) for b in blocks])[:count] for name in ("X", "y", "index"))
+    return Block(X, y, index)

@@ -1,0 +1,181 @@
+"""What people see while a run goes on: lines, a sparkline, the hold-out error so far; and what the logger gets."""
+
+import io
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from commands import FAST, PROJECT, done
+from tables import labelled, smooth, write_zarr
+
+from streamrf import Recipe, glimpse
+from streamrf.algebra import accumulate, prepare
+from streamrf.cli import display
+from streamrf.engines.base import Pass
+from streamrf.glimpse import Glimpse, first_rows
+from streamrf.reporting import Reporter
+from streamrf.sources import ArraySource
+from streamrf.sources.base import Block, Span
+from streamrf.statistics.fitting import Fitting
+from streamrf.statistics.gram import Gram
+from streamrf.statistics.sample import SampleState, chosen_rows
+from streamrf.threads import ALONE
+from streamrf.training import train
+
+QUICK = Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)
+
+
+class Curious(Reporter):
+    wants_glimpses = True
+
+    def __init__(self):
+        self.seen = []
+
+    def glimpsed(self, error, what):
+        self.seen.append((error, what))
+
+
+def partial_pass(X, y):
+    prepared = prepare(ArraySource(X, y), QUICK)
+    gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, 1)
+    job = Pass.start(Fitting(gram, 0.3, 0), ArraySource(X, y))
+    job.statistic.update(job.state, ArraySource(X, y).read(Span(0, len(X))), ALONE)
+    return prepared, job
+
+
+@pytest.mark.parametrize("classes", [None, 2, 3])
+def test_a_glimpse_is_the_error_of_the_sums_so_far(classes):
+    X, y = smooth(600) if classes is None else labelled(600, classes=classes)
+    prepared, job = partial_pass(X, y)
+    held = chosen_rows(np.arange(600), 0.3, 0)
+    model = accumulate(prepared, ArraySource(X[~held], y[~held])).solve(1e-4)
+    scores = model.scores(X[held], ALONE)
+    if classes is None:
+        expected = np.sqrt(np.mean((scores[:, 0] - y[held]) ** 2))
+    else:
+        guesses = scores[:, 0] > 0 if classes == 2 else scores.argmax(axis=1)
+        expected = np.mean(guesses != y[held])
+    found = Glimpse(prepared, Curious()).error(job.state)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_looking_takes_a_hundredth_of_the_time():
+    prepared, job = partial_pass(*smooth(600))
+    now, cost, looks = [0.0], 2.0, Curious()
+    watch = Glimpse(prepared, looks, clock=lambda: now[0])
+
+    def slow(state):
+        now[0] += cost
+        return 1.0
+
+    watch.error = slow
+    for _ in range(100_000):
+        now[0] += 0.05
+        watch(job)
+    spent = cost * len(looks.seen)
+    assert len(looks.seen) > 10
+    assert spent / now[0] <= 1.01 * glimpse.SHARE
+
+
+def test_nobody_looks_where_it_is_dear_or_unwanted():
+    prepared, job = partial_pass(*smooth(600))
+    assert Glimpse(prepared, Reporter()).due == float("inf")
+    many = Curious()
+    large = prepare(ArraySource(*smooth(200)), QUICK.with_(D=glimpse.MOST_FEATURES + 1))
+    assert Glimpse(large, many).due == float("inf")
+    few = Fitting(job.statistic.gram, 0.01, 0).zero()
+    assert Glimpse(prepared, many).error(few) is None
+
+
+def test_the_rows_that_are_looked_at_stay_the_same():
+    sample = SampleState()
+    for start in range(0, 90, 30):
+        rows = np.arange(start, start + 30)
+        sample.add(Block(rows[:, None] * 1.0, rows[:, None] * 2.0, rows))
+    assert first_rows(sample, 50).index.tolist() == list(range(50))
+    assert len(sample.blocks) == 3
+    assert first_rows(SampleState(), 50) is None
+
+
+def test_a_run_shows_its_error_so_far(monkeypatch):
+    monkeypatch.setattr(glimpse, "FIRST", 0.0)
+    monkeypatch.setattr(glimpse, "FLOPS", 1e15)
+    looks = Curious()
+    train(ArraySource(*smooth(40_000)), QUICK, reporter=looks)
+    assert looks.seen
+    assert looks.seen[0][1] == "RMSE"
+
+
+# -- lines
+
+
+def test_sparklines():
+    assert display.sparkline([0, 1, 2, 4]) == "▁▃▅█"
+    assert display.sparkline([]) == display.sparkline([0, 0]) == ""
+
+
+def test_plain_lines_name_the_error_so_far(capsys, monkeypatch):
+    monkeypatch.setattr(display, "PLAIN_EVERY", 0.0)
+    reporter = display.PlainReporter()
+    reporter.started("training", 1000, 0)
+    reporter.advanced(400, None)
+    reporter.glimpsed(0.12345, "RMSE")
+    reporter.advanced(1000, 3.0)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "400 of 1,000 rows" in first
+    assert "hold-out" not in first
+    assert second.endswith("saved 3.0 s ago, hold-out RMSE 0.1235 so far")
+
+
+@pytest.mark.parametrize("terminal", ["xterm-256color", "dumb"])
+def test_a_terminal_gets_a_bar_and_a_dumb_one_lines(tmp_path, terminal):
+    data = write_zarr(tmp_path / "rows.zarr", *smooth(60_000), chunk=20_000)
+    main, other = pty.openpty()
+    command = [sys.executable, "-m", "streamrf", "train", data, *FAST, "--out", str(tmp_path / "m.model")]
+    environment = {**os.environ, "TERM": terminal, "NO_COLOR": "1", "COLUMNS": "160"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=other, cwd=PROJECT, env=environment)
+    os.close(other)
+    said = io.BytesIO()
+    while True:
+        try:
+            said.write(os.read(main, 65536))
+        except OSError:  # the other end is closed: that is how a pty says it is over
+            break
+    assert process.wait() == 0
+    os.close(main)
+    text = said.getvalue().decode()
+    assert "training: 60,000 of 60,000 rows" in text
+    assert ("━" in text) == (terminal != "dumb")
+    assert not re.search(r"\x1b\[[0-9;]*3[1-7]m", text)  # NO_COLOR is heeded
+
+
+def test_speeds_are_of_the_last_intervals(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    speeds = display.Speeds(0)
+    for step in range(1, 101):
+        now[0] = step * 0.25
+        speeds.advance(step * 100)
+    assert list(speeds.values) == [400.0] * display.SPARK_COUNT
+
+
+# -- the logger
+
+
+def test_the_library_logs_and_prints_nothing(caplog, capsys):
+    with caplog.at_level(logging.DEBUG, logger="streamrf"):
+        train(ArraySource(*smooth(300)), QUICK)
+    assert any("300 rows" in record.getMessage() for record in caplog.records)
+    assert {record.name for record in caplog.records} == {"streamrf"}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_is_quiet(tmp_path):
+    data = write_zarr(tmp_path / "rows.zarr", *smooth(300))
+    assert done("train", data, *FAST, "--quiet", "--json", "--out", tmp_path / "m.model").err == ""
