@@ -98,6 +98,27 @@ def count_slots(indices: np.ndarray, p: int, counts: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
+def gather(table: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
+    """``out = table[positions]``, in one go whatever the types."""
+    for i in range(positions.shape[0]):
+        out[i] = table[positions[i]]
+
+
+@njit(cache=True, nogil=True)
+def scatter(values: np.ndarray, positions: np.ndarray, table: np.ndarray) -> None:
+    """``table[positions] = values``."""
+    for i in range(positions.shape[0]):
+        table[positions[i]] = values[i]
+
+
+@njit(cache=True, nogil=True)
+def scatter_rounded(values: np.ndarray, factor: float, positions: np.ndarray, table: np.ndarray) -> None:
+    """``table[positions] = rint(values factor)``."""
+    for i in range(positions.shape[0]):
+        table[positions[i]] = np.rint(values[i] * factor)
+
+
+@njit(cache=True, nogil=True)
 def moved_scores(
     X: np.ndarray,
     moves: np.ndarray,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamrf.errors import DataError, MismatchError, NumericalError
-from streamrf.maps.binning_kernels import add_to_slots, count_slots, look_up
+from streamrf.maps.binning_kernels import add_to_slots, count_slots, gather, look_up, scatter, scatter_rounded
 from streamrf.threads import Threads
 
 ROWS_A_BLOCK = 131_072  # rows indexed, looked up and summed at once: the more, the oftener a slot is found in cache
@@ -73,13 +73,16 @@ class OccupiedSlots:
 
     def compress(self, table: np.ndarray) -> np.ndarray:
         """The occupied entries of a table, as (k, m) float64."""
-        return table.reshape(len(table), -1)[:, self.positions].astype(np.float64)
+        out = np.empty((len(table), len(self.positions)))
+        for entries, values in zip(table.reshape(len(table), -1), out, strict=True):
+            gather(entries, self.positions, values)
+        return out
 
     def expand(self, V: np.ndarray, dtype: type) -> np.ndarray:
         """The table with V in its occupied slots, and 0 elsewhere."""
         table: np.ndarray = np.zeros((len(V), self.grids * self.slots), dtype)
         for values, entries in zip(V, table, strict=True):
-            entries[self.positions] = values
+            scatter(values, self.positions, entries)
         return table.reshape(len(V), self.grids, self.slots)
 
     def exponents(self, V: np.ndarray, spare: int = 0) -> np.ndarray:
@@ -98,11 +101,10 @@ class OccupiedSlots:
     def integers(self, V: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The int32 table of V times the powers of two (k, 1) that come with it; ``out`` is 0 where nothing is."""
         scale = np.exp2(self.exponents(V))
-        if out is None:
-            return self.expand(np.rint(V * scale), np.int32), scale
-        for values, factor, entries in zip(V, scale, out.reshape(len(V), -1), strict=True):
-            entries[self.positions] = np.rint(values * factor)
-        return out, scale
+        table = np.zeros((len(V), self.grids, self.slots), np.int32) if out is None else out
+        for values, factor, entries in zip(V, scale[:, 0], table.reshape(len(V), -1), strict=True):
+            scatter_rounded(values, factor, self.positions, entries)
+        return table, scale
 
 
 class BinningNormal:
