@@ -1,5 +1,7 @@
 """Losses against their definitions and finite differences; L-BFGS against scipy."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -128,7 +130,7 @@ def test_a_step_that_is_too_long_is_shortened_until_it_helps():
     for _ in range(40):
         if lbfgs.step():
             values.append(lbfgs.state.value)
-    assert all(after <= before for before, after in zip(values, values[1:], strict=False))
+    assert all(after <= before for before, after in pairwise(values))
     assert lbfgs.state.evaluations > len(values)
 
 

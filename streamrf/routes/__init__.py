@@ -7,8 +7,9 @@ from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.binning import BinningRoute
 from streamrf.routes.cg import CGRoute
 from streamrf.routes.direct import DirectRoute
+from streamrf.routes.newton import NewtonRoute
 
-ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute}
+ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute, "newton": NewtonRoute}
 
 
 def route_of(recipe: Recipe) -> type[Route]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.routes.base import Fitted
-from streamrf.routes.iterative import IterativeRoute, _under
+from streamrf.routes.iterative import IterativeRoute, under
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients
 from streamrf.solvers.normal_system import NormalSystem
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor
@@ -71,7 +71,7 @@ class CGRoute(IterativeRoute):
         if kept:
             document, arrays = kept
             self._tried = [Trial(**trial) for trial in document["tried"]]
-            self._best, self._resumed = arrays[BEST], CGState.load(_under(arrays, CG))
+            self._best, self._resumed = arrays[BEST], CGState.load(under(arrays, CG))
 
     def _search(self, factor: SampleFactor | NystromFactor) -> None:
         cg: ConjugateGradients | None = None

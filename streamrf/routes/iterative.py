@@ -11,8 +11,8 @@ from streamrf.calibration import Calibration
 from streamrf.errors import DataError, InputError
 from streamrf.maps.scores import Scorer
 from streamrf.routes.base import Fitted, Route, Run
-from streamrf.routes.judging import judge
-from streamrf.solvers.normal_system import CentredMoments
+from streamrf.routes.judging import as_read, judge
+from streamrf.solvers.normal_system import CentredMoments, NormalSystem
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import sample_rows
@@ -34,6 +34,7 @@ class IterativeRoute(Route):
         if run.asked.cv:
             raise InputError(f"--cv goes with --solver cholesky, not with {self.prepared.recipe.solver}: use --holdout")
         self._fixed: dict[str, np.ndarray] = {}  # arrays of stages that are over
+        self.calibration: Calibration | None = None  # where scores need none, or nothing is held out
 
     @property
     def recipe(self) -> Any:
@@ -73,7 +74,7 @@ class IterativeRoute(Route):
         statistic = Opening(gradient, min(1.0, rows / max(self.run.source.n_rows, 1)), self.run.shard_starts)
         kept = self.passes.kept
         if kept and kept.document.get("stage", "opening") != "opening":
-            state = statistic.load(_under(kept.arrays, OPENING))
+            state = statistic.load(under(kept.arrays, OPENING))
         else:
             self.keep("opening", {}, {})
             with self.run.timed("pass"):
@@ -82,14 +83,14 @@ class IterativeRoute(Route):
             raise DataError(f"{state.rows} usable rows: at least two are needed to fit a model")
         self._fixed |= {OPENING + name: array for name, array in state.arrays().items()}
         self.moments = CentredMoments.from_state(state.gradient, gradient, self.prepared.map, self.prepared.coding)
-        self.holdout = state.holdout.table()
+        self.holdout, self.sample = state.holdout.table(), state.sample.table()
         return state
 
     def factor(self, state: OpeningState) -> SampleFactor | NystromFactor:
         """What roughly inverts S: of a sample, or from a sketch of all rows."""
         if self.recipe.preconditioner == "nystrom":
             return self._sketched()
-        sample = state.sample.table()
+        sample = self.sample
         if sample is None:  # no row was drawn, of very few
             raise DataError(f"{state.rows} rows are too few for --solver {self.recipe.solver}: use --solver cholesky")
         X = self.prepared.scaling.transform(sample.X, self.prepared.map.precision.inputs)
@@ -114,13 +115,15 @@ class IterativeRoute(Route):
 
     def product(self, V: np.ndarray, title: str) -> np.ndarray:
         """S V for directions (k, D): one pass."""
-        from streamrf.solvers.normal_system import NormalSystem
-
         return NormalSystem(self.moments, lambda C, b: self.multiply(C, b, title)).product(V)
 
     def multiply(self, coefficients: np.ndarray, intercept: np.ndarray, title: str) -> tuple[np.ndarray, np.ndarray]:
         statistic = self.gradient(ScorePull(coefficients.shape[1]), coefficients, intercept)
         return statistic.sums(self.passes.sum(statistic, title))
+
+    def scores_of(self, rows: Block, weights: Weights) -> np.ndarray:
+        X = self.prepared.scaling.transform(rows.X, self.prepared.map.precision.inputs)
+        return Scorer(self.prepared.map, weights.coefficients, weights.intercept).scores(X, self.threads)
 
     def holdout_scores(self, weights: Weights) -> np.ndarray:
         return Scorer(self.prepared.map, weights.coefficients, weights.intercept).scores(self._holdout_X, self.threads)
@@ -139,14 +142,12 @@ class IterativeRoute(Route):
         return weights / max(weights.sum(), np.finfo(np.float64).tiny)
 
     def _as_read(self, rows: Block) -> Block:
-        from streamrf.routes.judging import as_read
-
         read = as_read(self.prepared.coding, rows)
         return Block(read.X, read.y, read.index, rows.weights)
 
     def finish(self, state: OpeningState, weights: Weights, story: dict[str, Any]) -> Fitted:
         """Judged on the rows that were never summed."""
-        calibration, metrics = self.judged(weights) if self.holdout is not None else (None, None)
+        calibration, metrics = self.judged(weights) if self.holdout is not None else (self.calibration, None)
         story = {"holdout": metrics, **story}
         return Fitted(weights, state.rows, state.gradient.digest(), calibration, None, story)
 
@@ -155,5 +156,5 @@ class IterativeRoute(Route):
         return judge(self.prepared, [(weights, self.holdout)], self.threads)
 
 
-def _under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -175,7 +175,7 @@ class SampleFactor:
 
 
 class NystromFactor:
-    """(U diag(values) U' + lambda I)^-1 with U (D, r) from one sketch, scaled so that the rest is left as it is."""
+    """(U diag(values) U' + lambda I)^-1 with U (D, r) from one sketch; beyond U all values are taken for the least."""
 
     def __init__(self, sketch: np.ndarray, test: np.ndarray, noise: float) -> None:
         """From ``sketch`` = S ``test``, both (r, D), rows of ``test`` orthonormal; ``noise`` is its relative error."""
@@ -188,10 +188,11 @@ class NystromFactor:
         self.values = np.maximum(singular**2 - shift, 0.0)
 
     def at(self, ridge: float) -> Preconditioner:
-        gain = (self.values[-1] + ridge) / (self.values + ridge) - 1.0
+        rest = 1.0 / (self.values[-1] + ridge)
+        gain = 1.0 / (self.values + ridge) - rest
 
         def apply(residual: np.ndarray) -> np.ndarray:
-            return residual + ((residual @ self.U.T) * gain) @ self.U
+            return rest * residual + ((residual @ self.U.T) * gain) @ self.U
 
         return apply
 

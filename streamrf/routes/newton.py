@@ -1,0 +1,203 @@
+"""The route of smooth losses: quasi-Newton steps from a Gram preconditioner, one pass for each point that is looked at.
+
+Scores are ``b + (z - mean z)'w``: centring keeps the intercept out of the way of the weights. What is minimised is the
+mean loss plus lambda |w|^2; held-out rows say when it is good enough, and which lambda is best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from streamrf.calibration import Calibration
+from streamrf.ledger import Ledger
+from streamrf.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss, robust_deviation
+from streamrf.routes.base import Fitted, Run
+from streamrf.routes.cg import GAIN, Trial, next_ridge
+from streamrf.routes.iterative import IterativeRoute, under
+from streamrf.routes.judging import as_read
+from streamrf.solvers.conjugate_gradients import Preconditioner
+from streamrf.solvers.lbfgs import LBFGS, LBFGSState
+from streamrf.solvers.ridge import Weights
+from streamrf.statistics.scores import Scores
+
+PASSES = 100  # at one lambda
+TOLERANCE = 1e-4  # of the gradient's first size, where no rows are held out
+PATIENCE = 3
+CORNERS = (0.5, 0.1, 0.02)  # widths of the rounded corner of a quantile, in deviations of the residuals
+LAMBDA_SHARE = {"logistic": 1 / 8, "squared-hinge": 1.0, "huber": 0.5, "quantile": 0.5}  # of the squared loss's lambda
+LBFGS_ARRAYS, BEST = "lbfgs/", "best"
+
+
+class NewtonRoute(IterativeRoute):
+    """Logistic, squared hinge, Huber and quantile losses."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        check_task(self.recipe.loss, self.prepared.coding)
+        if self.recipe.loss == "logistic":
+            self.calibration = plain_calibration(self.prepared.coding.outputs)
+
+    def fit(self) -> Fitted:
+        state = self.open()
+        with self.run.timed("solve"):
+            self._factor = self.factor(state)
+            self._restore()
+            self._search()
+        trial = min(self._tried, key=lambda trial: trial.score)
+        story = {"solver": {"name": "newton", "loss": self.recipe.loss, "path": [asdict(t) for t in self._tried]}}
+        return self.finish(state, self._weights(self._best, trial.ridge), story)
+
+    def _restore(self) -> None:
+        """Where the search stood, if this run goes on with another."""
+        self._tried: list[Trial] = []
+        self._passes, self._corner = 0, 0
+        self._start = self._first_point()
+        self._losses = self._stages()
+        self._best = self._start
+        self._recent: list[float] = []  # scores on the hold-out rows at this lambda
+        self._since = 0  # how many of them are of corners before this one
+        self._resumed: LBFGSState | None = None
+        kept = self.kept("newton")
+        if kept:
+            document, arrays = kept
+            self._tried = [Trial(**trial) for trial in document["tried"]]
+            self._passes, self._corner = document["passes"], document["corner"]
+            self._recent, self._since = document["recent"], document["since"]
+            self._best, self._resumed = arrays[BEST], LBFGSState.load(under(arrays, LBFGS_ARRAYS))
+
+    def _keep(self, state: LBFGSState) -> None:
+        arrays = {LBFGS_ARRAYS + name: array for name, array in state.arrays().items()}
+        document = {
+            "tried": [asdict(trial) for trial in self._tried], "passes": self._passes, "corner": self._corner,
+            "recent": self._recent, "since": self._since,
+        }  # fmt: skip
+        self.keep("newton", document, {**arrays, BEST: self._best})
+
+    def _first_point(self) -> np.ndarray:
+        """(k, D + 1), the intercepts last: nothing for classes; for numbers one rough step of least squares."""
+        cross = self.moments.cross
+        if self.prepared.coding.classes:
+            return np.zeros((len(cross), cross.shape[1] + 1))
+        rough = self._factor.at(max(self.first_ridge, 1e-6))(cross)
+        return np.concatenate([rough, self.moments.target_mean[:, None]], axis=1)
+
+    def _stages(self) -> list[Loss]:
+        """The losses to be minimised one after the other: a quantile's corner is sharpened step by step."""
+        coding, recipe = self.prepared.coding, self.recipe
+        if coding.classes:
+            return [class_loss(recipe.loss, coding.outputs)]
+        deviation = robust_deviation(self._residuals())
+        if recipe.loss == "huber":
+            return [Huber(recipe.huber_epsilon * deviation)]
+        return [Quantile(recipe.quantile, corner * deviation) for corner in CORNERS]
+
+    def _residuals(self) -> np.ndarray:
+        rows = self.holdout if self.holdout is not None else self.sample
+        assert rows is not None
+        assert rows.y is not None
+        return rows.y - self.scores_of(rows, self._weights(self._start, 0.0))
+
+    @property
+    def _loss(self) -> Loss:
+        return self._losses[self._corner]
+
+    def _weights(self, point: np.ndarray, ridge: float) -> Weights:
+        coefficients = (point[:, :-1] * self.moments.amplitudes).T
+        return Weights(coefficients, point[:, -1] - self.moments.mean @ coefficients, ridge)
+
+    def _search(self) -> None:
+        fixed = self.run.asked.ridge is not None or self.holdout is None
+        share = 1.0 if self.run.asked.ridge is not None else LAMBDA_SHARE[self.recipe.loss]
+        point = self._start
+        while (ridge := next_ridge(share * self.first_ridge, self._tried, fixed)) is not None:
+            point = self._descend(point, ridge)
+            score = min(self._recent) if self._recent else 0.0
+            self._tried.append(Trial(ridge, score, self._passes))
+            judged = f", hold-out loss {score:.5g}" if self._recent else ""
+            self.reporter.note(f"lambda {ridge:.3g}: {self._passes} passes{judged}")
+            self._passes, self._corner, self._recent, self._since = 0, len(self._losses) - 1, [], 0
+
+    def _descend(self, point: np.ndarray, ridge: float) -> np.ndarray:
+        """From a point to the minimum at one lambda, through all corners that are left."""
+        while True:
+            lbfgs = self._begun(point, ridge)
+            self._minimise(lbfgs)
+            point = lbfgs.state.point
+            if self._corner + 1 == len(self._losses):
+                return point
+            self._corner, self._since = self._corner + 1, len(self._recent)
+
+    def _begun(self, point: np.ndarray, ridge: float) -> LBFGS:
+        evaluate = lambda theta: self._evaluate(theta, ridge)  # noqa: E731
+        preconditioner = self._preconditioner(ridge)
+        if self._resumed is not None:
+            lbfgs, self._resumed = LBFGS(evaluate, preconditioner, self._resumed), None
+            return lbfgs
+        return LBFGS.at(evaluate, preconditioner, point)
+
+    def _minimise(self, lbfgs: LBFGS) -> None:
+        self._keep(lbfgs.state)
+        while lbfgs.size > TOLERANCE and not lbfgs.stuck and lbfgs.state.evaluations < PASSES and not self._stale():
+            moved = lbfgs.step()
+            self._passes += 1
+            if moved and self.holdout is not None:
+                self._judge(lbfgs.state.point)
+            elif self.holdout is None:
+                self._best = lbfgs.state.point
+            self._keep(lbfgs.state)
+
+    def _judge(self, point: np.ndarray) -> None:
+        assert self.holdout is not None
+        assert self.holdout.y is not None
+        losses = self._loss.values(self.holdout_scores(self._weights(point, 0.0)), self.holdout.y)
+        score = float(self.holdout_weights @ losses)
+        if score < min([trial.score for trial in self._tried] + self._recent, default=np.inf):
+            self._best = point.copy()
+        self._recent.append(score)
+
+    def _stale(self) -> bool:
+        """Whether the last few points were no better than what was there before."""
+        recent = self._recent[self._since :]
+        if len(recent) <= PATIENCE:
+            return False
+        before, after = min(recent[:-PATIENCE]), min(recent[-PATIENCE:])
+        return after > before - GAIN * abs(before)
+
+    def _evaluate(self, point: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
+        """The objective and its gradient: one pass."""
+        weights, moments = self._weights(point, ridge), self.moments
+        statistic = self.gradient(self._loss, weights.coefficients, weights.intercept)
+        state = self.passes.sum(statistic, f"{self.recipe.loss} loss")
+        (losses, weight), (sums, pulls) = statistic.loss_sums(state), statistic.sums(state)
+        slopes = (sums - pulls[:, None] * moments.mean) * moments.amplitudes / weight
+        gradient = np.concatenate([slopes + 2 * ridge * point[:, :-1], pulls[:, None] / weight], axis=1)
+        return float(losses[0] / weight + ridge * (point[:, :-1] ** 2).sum()), gradient
+
+    def _preconditioner(self, ridge: float) -> Preconditioner:
+        """The inverse of curvature * S + 2 lambda, and of the curvature alone for the intercepts."""
+        curvature = self._loss.curvature
+        rough = self._factor.at(2 * ridge / curvature)
+
+        def apply(gradient: np.ndarray) -> np.ndarray:
+            weights = rough(np.ascontiguousarray(gradient[:, :-1]))
+            return np.concatenate([weights, gradient[:, -1:]], axis=1) / curvature
+
+        return apply
+
+    def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
+        """Logistic scores are log-odds already: nothing is left to calibrate."""
+        if not isinstance(self._loss, Logistic):
+            return super().judged(weights)
+        assert self.holdout is not None
+        scores = Scores(self.prepared.model(weights, self.calibration, Ledger(), {}))
+        state = scores.zero()
+        scores.update(state, as_read(self.prepared.coding, self.holdout), self.threads)
+        return self.calibration, scores.metrics(state)
+
+
+def plain_calibration(outputs: int) -> Calibration:
+    """Scores taken as they are."""
+    return Calibration(np.eye(outputs), np.zeros(outputs))
