@@ -141,7 +141,7 @@ def expected(shelf):
 def test_outputs_keep_row_order_and_agree(shelf, tmp_path, expected, ending):
     out = tmp_path / f"p{ending}"
     answer = done("predict", shelf / "reg.model", shelf / "test.zarr", "--out", out, "--json").json
-    assert answer.keys() == {"out", "rows", "columns", "seconds"}
+    assert answer.keys() == {"out", "rows", "columns", "unknown_levels", "seconds"}
     assert (answer["rows"], answer["columns"]) == (600, ["prediction"])
     assert np.array_equal(read_predictions(out), expected)
 

@@ -61,8 +61,21 @@ recipe_options = _stack(
                  help="How frequencies are drawn: auto, mc, orthogonal, sorf, fastfood, halton, sobol, lattice,"
                       " digital-net, moment-matched, weighted, aligned; or learned: ekal-sample, ekal-cluster,"
                       " supervised."),
-    click.option("--form", type=click.Choice(["phase", "pairs"]), default="phase", show_default=True,
-                 help="cos(w'x + b), or cos and sin pairs."),
+    click.option("--form", type=click.Choice(["auto", "phase", "pairs"]), default="auto", show_default=True,
+                 help="cos(w'x + b), or cos and sin pairs; auto is pairs for learned frequencies."),
+    click.option("--metric", type=click.Choice(["none", "diagonal", "full", "learned"]), default="none",
+                 show_default=True, help="Learn which columns (diagonal) or directions (full) of the inputs matter;"
+                                         " learned takes the best of none, diagonal and full."),
+    click.option("--landmarks", type=int, metavar="N",
+                 help="Learned maps: rows that are compared with one another at a step (50 to 256)."),
+    click.option("--learning-iterations", type=int, metavar="T",
+                 help="Learned maps: how often weights, or the predictor, are fitted anew."),
+    click.option("--learning-steps", type=int, metavar="S", help="Learned maps: steps of descent after each fit."),
+    click.option("--weight-decay", type=float, help="Learned maps: penalty on their weights (0.1)."),
+    click.option("--eta", type=float,
+                 help="--map supervised: share of the kernel's loss beside that of the prediction (0 or 10, tried)."),
+    click.option("--prediction-loss", type=click.Choice(["auto", "squared", "hinge", "logistic"]), default="auto",
+                 show_default=True, help="--map supervised: what frequencies are learned by; auto goes with --loss."),
     click.option("--scaling", default="auto", show_default=True,
                  help="auto, none, standard, minmax, quantile, log or pca."),
     click.option("--bits", default="auto", show_default=True,
@@ -99,17 +112,34 @@ shards_argument = click.argument("data", nargs=-1, required=True)
 
 
 def open_data(
-    data: tuple[str, ...], options: dict[str, Any], *, need_targets: bool | None = True, features: Any = None
+    data: tuple[str, ...],
+    options: dict[str, Any],
+    *,
+    need_targets: bool | None = True,
+    known: Any = None,
+    features: Any = None,
+    reporter: Any = None,
 ) -> Any:
-    """The source that the data options describe; ``features`` from a model stand in for missing ones."""
-    from streamrf.sources import open_source
+    """The source that the data options describe.
 
-    return open_source(
-        list(data) if len(data) > 1 else data[0],
-        x=options.pop("x"), y=options.pop("y"), target=list(options.pop("target")) or None,
-        features=_names(options.pop("features")) or features, exclude=_names(options.pop("exclude")) or (),
-        need_targets=need_targets,
-    )  # fmt: skip
+    ``known``, a model or what was prepared for one, stands in for what is not said: features, their coding, targets.
+    Without it, columns that are not plain numbers are looked at, and coded as the column options ask.
+    """
+    from streamrf.cli.columns import pop_handling
+    from streamrf.sources import open_source
+    from streamrf.sources.coding import known_choice, learn_coding
+
+    place: Any = list(data) if len(data) > 1 else data[0]
+    x, handling, standing = options.pop("x"), pop_handling(options), known_choice(known)
+    asked = {
+        "y": options.pop("y"), "target": list(options.pop("target")) or standing.get("target"),
+        "features": _names(options.pop("features")) or standing.get("features") or features,
+        "exclude": _names(options.pop("exclude")) or (), "need_targets": need_targets,
+    }  # fmt: skip
+    columns = standing.get("columns")
+    if known is None and features is None:
+        columns = learn_coding(place, handling, reporter, **asked)
+    return open_source(place, x=x, columns=columns, **asked)
 
 
 def _names(text: str | None) -> list[str] | None:

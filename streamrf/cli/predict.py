@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
@@ -10,51 +12,138 @@ import click
 from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
 from streamrf.cli.options import data_options, open_data, print_json, run_options, shards_argument
 
+STREAM = "-"
+
 
 @click.command("predict")
 @click.argument("model", type=click.Path())
 @shards_argument
 @data_options
-@click.option("--out", required=True, type=click.Path(), help="predictions.zarr, .parquet, .npy or .csv.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(allow_dash=True),
+    help="predictions.zarr, .parquet, .npy, .csv, .jsonl or .arrow; - is standard output.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "jsonl", "arrow"]),
+    default="csv",
+    show_default=True,
+    help="Format of standard input and output.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an output that is there already.")
 @click.option("--proba", is_flag=True, help="Write the probability of each class too.")
 @cluster_options
 @run_options
-def command(model: str, data: tuple[str, ...], **options: Any) -> None:
+def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Predict for every row of DATA with MODEL, in row order and bounded memory.
+
+    DATA may also be a file of CSV, JSON lines or Arrow, or - for standard input: rows are predicted as they come,
+    columns are found by their names, and every block that is written is flushed.
 
     \b
     Examples:
       streamrf predict data.model new.zarr --out predictions.zarr
       streamrf predict data.model jan.parquet feb.parquet --out predictions.csv --proba
+      streamrf predict data.model new.csv --out predictions.csv
+      tail -f rows.jsonl | streamrf predict data.model - --format jsonl --out - | consumer
     """
     from streamrf.cli.display import make_reporter
     from streamrf.model import Model
-    from streamrf.prediction import predict_elsewhere, predict_rows, prediction_columns
-    from streamrf.sinks import open_sink
-    from streamrf.sinks.parts import open_parts
-    from streamrf.threads import Threads
+    from streamrf.prediction import prediction_columns
     from streamrf.units import format_count
 
     as_json, quiet, proba, out = (options.pop(k) for k in ("as_json", "quiet", "proba", "out"))
-    loaded = Model.load(model)
-    source = open_data(data, options, need_targets=False, features=loaded.feature_names)
+    _check_streams(data, out, as_json)
+    loaded, cluster = Model.load(model), pop_cluster(options)
     columns = prediction_columns(loaded, proba)
-    cluster, reporter = pop_cluster(options), make_reporter(quiet=quiet or as_json)
-    opened = open_parts if cluster["scheduler"] or cluster["workers"] else open_sink
-    output = opened(out, source.n_rows, columns, overwrite=options["overwrite"])
+    reporter = make_reporter(quiet=quiet or as_json or out == STREAM)
+    job = _Job(loaded, columns, proba, out, options, reporter)
     start = time.monotonic()
-    with (
-        Threads(options["threads"]) as threads,
-        cluster_engine(cluster, reporter, threads=threads.count) as engine,
-        output as sink,
-    ):
-        if engine:
-            rows = predict_elsewhere(loaded, source, sink, engine=engine, reporter=reporter, proba=proba)
-        else:
-            rows = predict_rows(loaded, source, sink, threads=threads, reporter=reporter, proba=proba)
+    form = _stream_form(data, options["form"])
+    rows, unknown = job.stream(data[0], form) if form else job.source(data, cluster)
     seconds = time.monotonic() - start
+    if unknown:
+        from streamrf.streams.predicting import describe_unknown
+
+        reporter.note(describe_unknown(unknown))
     if as_json:
-        print_json({"out": out, "rows": rows, "columns": [name for name, _ in columns], "seconds": seconds})
-    else:
+        names = [name for name, _ in columns]
+        print_json({"out": out, "rows": rows, "columns": names, "unknown_levels": unknown, "seconds": seconds})
+    elif out != STREAM:
         click.echo(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
+
+
+def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
+    from streamrf.errors import InputError
+
+    if STREAM in data and len(data) > 1:
+        raise InputError(f"standard input (-) is the only data or none of it, and {len(data)} are named")
+    if out == STREAM and as_json:
+        raise InputError("--out - and --json both want standard output: give one of them")
+
+
+def _stream_form(data: tuple[str, ...], asked: str) -> str | None:
+    """The format of data that comes row after row; None for tables that are read in parts."""
+    from streamrf.frames.open import format_of
+
+    if data == (STREAM,):
+        return asked
+    found = format_of(data[0]) if len(data) == 1 else None
+    return found if found in ("csv", "jsonl", "arrow") else None
+
+
+class _Job:
+    """One prediction, whatever the rows come from and go to."""
+
+    def __init__(self, model: Any, columns: Any, proba: bool, out: str, options: dict[str, Any], reporter: Any) -> None:
+        self.model, self.columns, self.proba, self.out = model, columns, proba, out
+        self.options, self.reporter = options, reporter
+
+    def stream(self, location: str, form: str) -> tuple[int, dict[str, int]]:
+        """Rows as they come."""
+        from streamrf.sinks import UNKNOWN
+        from streamrf.streams.predicting import StreamPredictor, stream_columns
+        from streamrf.streams.reading import tables_at
+        from streamrf.threads import Threads
+
+        where = "standard input" if location == STREAM else location
+        with Threads(self.options["threads"]) as threads, self._sink(UNKNOWN) as sink:
+            job = StreamPredictor(self.model, threads, proba=self.proba, where=where)
+            rows = job.run(tables_at(location, form, stream_columns(self.model), where), sink)
+        return rows, job.unknown
+
+    def source(self, data: tuple[str, ...], cluster: dict[str, Any]) -> tuple[int, dict[str, int]]:
+        """Tables that are read in parts, here or by a cluster."""
+        from streamrf.prediction import predict_elsewhere, predict_rows
+        from streamrf.threads import Threads
+
+        source = open_data(data, self.options, need_targets=False, known=self.model)
+        told = {"reporter": self.reporter, "proba": self.proba}
+        elsewhere = bool(cluster["scheduler"] or cluster["workers"])
+        with (
+            Threads(self.options["threads"]) as threads,
+            cluster_engine(cluster, self.reporter, threads=threads.count) as engine,
+            self._parts(source.n_rows) if elsewhere else self._sink(source.n_rows) as sink,
+        ):
+            if engine:
+                rows = predict_elsewhere(self.model, source, sink, engine=engine, **told)
+            else:
+                rows = predict_rows(self.model, source, sink, threads=threads, **told)
+        return rows, dict(getattr(source, "unknown_levels", {}))
+
+    def _sink(self, n_rows: int) -> AbstractContextManager[Any]:
+        if self.out == STREAM:
+            from streamrf.sinks.encoded import StreamSink
+
+            return StreamSink(sys.stdout.buffer, self.options["form"], self.columns)
+        from streamrf.sinks import open_sink
+
+        return open_sink(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])
+
+    def _parts(self, n_rows: int) -> AbstractContextManager[Any]:
+        from streamrf.sinks.parts import open_parts
+
+        return open_parts(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])

@@ -31,6 +31,15 @@ def learn_coding(data: Any, handling: Handling, reporter: Reporter | None = None
     return _learned(frame, names, handling, reporter or Reporter())
 
 
+def known_choice(known: Any) -> dict[str, Any]:
+    """What a model (or what was prepared for one) says about columns, as ``open_source`` takes it."""
+    if known is None:
+        return {}
+    choice: dict[str, Any] = {"target": getattr(known, "target_names", None)}
+    columns = getattr(known, "columns", None)
+    return choice | ({"features": known.feature_names} if columns is None else {"columns": columns})
+
+
 def _learned(frame: Any, names: list[str], handling: Handling, reporter: Reporter) -> Columns:
     from streamrf.columns.learning import learn_columns
 

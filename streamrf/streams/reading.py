@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from streamrf.columns.document import DATE, NUMBER, Column, Columns
 from streamrf.errors import DataError
-from streamrf.frames.blocks import line_blocks
+from streamrf.frames.arrow import ArrowFrame
+from streamrf.frames.blocks import line_blocks, opened_text
 from streamrf.frames.csv import parsed_blocks
 from streamrf.frames.json_lines import parse_json
 from streamrf.frames.types import NULLS, TEXT
+from streamrf.sources.locations import absolute
 
 FORMATS = ("csv", "jsonl", "arrow")
 BLOCK_BYTES = 1 << 18  # at most so much text at a time, and less where less is there
@@ -25,6 +29,25 @@ class Arrived(NamedTuple):
     table: Any
     first: int
     unit: str  # what ``first`` counts: lines or rows
+
+
+@contextmanager
+def opened_stream(location: str) -> Iterator[Any]:
+    """The bytes at a location; of ``-`` those of standard input."""
+    if location == "-":
+        yield sys.stdin.buffer
+        return
+    with opened_text(absolute(location)) as stream:
+        yield stream
+
+
+def tables_at(location: str, form: str, columns: Columns | None, where: str) -> Iterator[Arrived]:
+    """Tables of a file, or of standard input where the location is ``-``."""
+    if form == "arrow" and location != "-":
+        yield from read_arrow_file(location)
+        return
+    with opened_stream(location) as stream:
+        yield from read_tables(stream, form, columns, where)
 
 
 def read_tables(stream: Any, form: str, columns: Columns | None, where: str) -> Iterator[Arrived]:
@@ -52,16 +75,26 @@ def _type_of(column: Column) -> Any:
 
 
 def _read_arrow(stream: Any, where: str) -> Iterator[Arrived]:
-    done = 0
     try:
         with pa.ipc.open_stream(stream) as reader:
-            for batch in reader:
-                for start in range(0, len(batch), BATCH_ROWS):
-                    part = batch.slice(start, BATCH_ROWS)
-                    yield Arrived(pa.Table.from_batches([part]), done, "row")
-                    done += len(part)
+            yield from _in_parts(iter(reader))
     except pa.ArrowInvalid as error:
         raise DataError(f"{where} is not a stream of Arrow batches: {error}") from error
+
+
+def _in_parts(batches: Iterator[Any]) -> Iterator[Arrived]:
+    done = 0
+    for batch in batches:
+        for start in range(0, len(batch), BATCH_ROWS):
+            part = batch.slice(start, BATCH_ROWS)
+            yield Arrived(pa.Table.from_batches([part]), done, "row")
+            done += len(part)
+
+
+def read_arrow_file(location: str) -> Iterator[Arrived]:
+    """Tables of an Arrow or Feather file."""
+    frame = ArrowFrame(absolute(location))
+    yield from _in_parts(frame.batches(frame.schema.names))
 
 
 def numbers_called(names: list[str]) -> Columns:
