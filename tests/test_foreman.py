@@ -28,7 +28,7 @@ ROWS = 300
 class MadeUpTicket:
     def __init__(self, number: int, home: str, errand: tuple[Any, ...]) -> None:
         self.number, self.home, self.errand = number, home, errand
-        self.future, self.begun, self.is_lost, self.error, self.value = self, 0.0, False, None, None
+        self.future, self.seconds, self.is_lost, self.error, self.value = self, 1.0, False, None, None
 
     def failure(self) -> Any:
         return self.error
@@ -70,7 +70,6 @@ class MadeUpCrew:
 
     def _open(self, home: str, errand: tuple[Any, ...]) -> MadeUpTicket:
         ticket = MadeUpTicket(next(self.numbers), home, errand)
-        ticket.begun = self.now()
         self.open.append(ticket)
         self.tickets[ticket.number] = ticket
         return ticket
@@ -333,6 +332,17 @@ def test_groups_shrink_towards_the_end_and_follow_speed() -> None:
     assert pace.rows("fast", total, 8000) == 3000
     assert pace.rows("slow", total, 8000) == 1000
     assert pace.total(["fast", "slow", "new"]) == 6000
+
+
+def test_groups_do_not_shrink_so_far_that_the_driver_is_always_busy() -> None:
+    pace = Pace(seconds=10)
+    pace.note("a", 100, 1.0)
+    pace.note("b", 100, 1.0)
+    total = pace.total(["a", "b"])
+    assert pace.rows("a", total, 4000, least=2.0) == 1000  # ten seconds
+    assert pace.rows("a", total, 1200, least=2.0) == 300  # half of its share, and more than the least
+    assert pace.rows("a", total, 600, least=2.0) == 200  # the least
+    assert pace.rows("a", total, 200, least=2.0) == 100  # all of its share, and no more
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 50)), min_size=1, max_size=30), st.integers(1, 200))

@@ -46,7 +46,12 @@ class Ticket:
 
     def __init__(self, number: int, home: str, future: Future | ThreadFuture) -> None:
         self.number, self.home, self.future = number, home, future
-        self.begun = time.monotonic()
+        self.begun = self.ended = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it took until we heard that it had ended, which may be before anyone had time to look."""
+        return self.ended - self.begun
 
     @property
     def key(self) -> str:
@@ -154,8 +159,12 @@ class Crew:
 
     def _expect(self, ticket: Ticket) -> Ticket:
         self._issued[ticket.number] = ticket
-        ticket.future.add_done_callback(lambda _: self._finished.put(ticket))
+        ticket.future.add_done_callback(lambda _: self._hear_end(ticket))
         return ticket
+
+    def _hear_end(self, ticket: Ticket) -> None:
+        ticket.ended = time.monotonic()
+        self._finished.put(ticket)
 
     def finished(self, seconds: float) -> list[Ticket]:
         """Tickets that came to an end, good or bad; waits for the first as long as this."""

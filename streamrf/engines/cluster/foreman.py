@@ -15,6 +15,7 @@ from streamrf.units import format_bytes, format_seconds
 TICK = 0.1  # seconds between two looks at what is going on
 MAX_DEATHS = 3  # workers that may be lost over the same rows
 PATIENCE = 300.0  # seconds without any worker before we give up
+ROUND = 0.003  # seconds that a group takes at least for each worker there is: handing one out keeps us busy for half
 STUCK = 10.0  # seconds without news of an errand on a paused worker: most likely it was never begun
 
 
@@ -43,6 +44,11 @@ class Errand:
     inputs: list[Part] = field(default_factory=list)
 
     @property
+    def rows(self) -> int:
+        """Rows that it adds to what there was."""
+        return self.group.rows if self.group else 0
+
+    @property
     def groups(self) -> list[Group]:
         """Every group that will be in the result."""
         own = [self.group] if self.group else []
@@ -57,6 +63,7 @@ class Foreman(ABC):
     ) -> None:
         self.crew, self.groups, self.pace, self.fits = crew, groups, Pace(seconds), fits
         self.running: dict[str, Errand] = {}  # by worker
+        self._rows_given = 0  # in groups that are under way
         self.paused: list[str] = []  # workers that take nothing new
         self.patience = patience
         self._last_help = crew.now()
@@ -79,6 +86,7 @@ class Foreman(ABC):
             given = self.next_errand(hand)
             if given is not None:
                 self.running[hand.address] = given
+                self._rows_given += given.rows
         for ticket in self.crew.finished(TICK):
             self._finish(ticket)
 
@@ -111,7 +119,8 @@ class Foreman(ABC):
         """Something ended that is not a worker's errand."""
 
     def take_group(self, hand: Hand) -> Group:
-        return self.groups.take(self.pace.rows(hand.address, self._rate, self.groups.rows))
+        least, left = ROUND * len(self.crew.hands), self.groups.rows + self._rows_given
+        return self.groups.take(self.pace.rows(hand.address, self._rate, left, least))
 
     def spans_of(self, group: Group) -> list[tuple[int, int]]:
         """What a worker reads for a group."""
@@ -135,11 +144,12 @@ class Foreman(ABC):
     def _succeed(self, errand: Errand) -> None:
         self._remove(errand)
         if errand.group is not None:
-            self.pace.note(errand.home, errand.group.rows, self.crew.now() - errand.ticket.begun)
+            self.pace.note(errand.home, errand.group.rows, errand.ticket.seconds)
         self.accept(errand)
 
     def _remove(self, errand: Errand) -> None:
         del self.running[errand.home]
+        self._rows_given -= errand.rows
         self.crew.progress.pop(errand.ticket.number, None)
 
     def _lose(self, errand: Errand) -> None:

@@ -77,7 +77,8 @@ class Pace:
     """How fast each worker is, and from that how many rows to give it next.
 
     A group takes about ``seconds``, but never more than half of a worker's fair share of what is left: so the groups
-    shrink towards the end, and workers of different speed finish together.
+    shrink towards the end, and workers of different speed finish together. They do not shrink below what keeps the
+    driver free for all the others, if a fair share has that much.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -94,10 +95,13 @@ class Pace:
         typical = sum(self._rates.values()) / len(self._rates) if self._rates else 0.0
         return sum(self._rates.get(worker, typical) for worker in workers)
 
-    def rows(self, worker: str, total: float, rows_left: int) -> float:
+    def rows(self, worker: str, total: float, rows_left: int, least: float = 0.0) -> float:
         """Rows for the next group of this worker; 0 (the least there is) for one that is not known yet."""
         rate = self._rates.get(worker, 0.0)
-        return min(rate * self.seconds, rows_left * rate / total / 2) if rate else 0.0
+        if not rate:
+            return 0.0
+        share = rows_left * rate / total
+        return min(rate * self.seconds, max(share / 2, min(share, rate * least)))
 
 
 def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
