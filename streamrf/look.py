@@ -21,6 +21,8 @@ PIECE = 65_536  # rows whose labels are looked at together
 FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
 TASKS = ("auto", REGRESSION, CLASSIFICATION)
 
+LARGEST_TARGET = 1e140  # sums of squares stay far below what a float holds
+
 
 @dataclass
 class TargetScan:
@@ -110,7 +112,8 @@ def infer_task(scan: TargetScan, kind: str) -> str:
     """Labels and booleans are classes; so are few whole numbers, or just two values; all else is a number."""
     if kind not in "fiu":
         return CLASSIFICATION
-    few = scan.distinct is not None and len(scan.distinct) <= (FEW_INTEGERS if kind in "iu" else 2)
+    distinct = 0 if scan.distinct is None else len(scan.distinct)
+    few = 1 <= distinct <= FEW_INTEGERS if kind in "iu" else distinct == 2
     return CLASSIFICATION if few else REGRESSION
 
 
@@ -132,4 +135,10 @@ def _numbers(scan: TargetScan) -> TargetCoding:
     if len(constant):
         where = f"output {constant[0]} of y" if len(scan.low) > 1 else "the target"
         raise DataError(f"{where} is constant ({scan.low[constant[0]]:g}): there is nothing to learn")
+    largest = max(np.abs(scan.low).max(), np.abs(scan.high).max())
+    if largest > LARGEST_TARGET:
+        raise DataError(
+            f"targets are as large as {largest:.3g}, and their squares cannot be summed beyond {LARGEST_TARGET:g}:"
+            " divide them by a constant"
+        )
     return TargetCoding.regression(scan.low, scan.high)
