@@ -67,6 +67,8 @@ class Trained:
 
 FOURIER_ONLY = ("D", "bits", "form")  # settings that random binning does not have
 
+FEWEST_ROWS = 8  # of a sample that can be split in two and still say anything
+
 
 class Training:
     """One run over one source."""
@@ -210,6 +212,8 @@ class Training:
 
     def _pilot(self, sample: Block, coding: TargetCoding) -> tuple[Recipe, dict[str, Any]]:
         recipe = self.recipe.with_(task=coding.task)
+        if len(sample) < FEWEST_ROWS:
+            recipe = recipe.with_(pilot="none")
         if recipe.map in (ANY, BINNING):
             settled = self._binning_pilot(sample, coding, recipe)
             return settled.recipe, settled.story
