@@ -23,9 +23,9 @@ def hash_rows(index: np.ndarray, seed: int) -> np.ndarray:
 
 def chosen_rows(index: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Mask of the rows that belong to a random ``share``: a hash of the row's number against a threshold."""
-    if share <= 0:
-        return np.zeros(len(index), bool)
-    return hash_rows(index, seed) < np.uint64(min(share, 1.0) * (2**64 - 1))
+    if share <= 0 or share >= 1:
+        return np.full(len(index), share >= 1)
+    return hash_rows(index, seed) < np.uint64(share * (2**64 - 1))
 
 
 @dataclass
