@@ -304,3 +304,23 @@ def test_a_table_that_is_only_sampled_gives_the_same_bits_in_any_chunks():
         digest(ArraySource(X, y, chunk_rows=c), FIXED.with_(D=16, length_scale=None)) for c in (777, 10_000, 30_000)
     }
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full(50, 1.5), r"the target is constant \(1.5\)"),
+        (np.full(50, 3), r"one class only \(3\)"),
+        (np.linspace(-1, 1, 50) * 1e300, "as large as 1e.300.*divide them"),
+    ],
+)
+def test_targets_from_which_nothing_can_be_learned_get_one_sentence(y, message):
+    with pytest.raises(DataError, match=message):
+        train(ArraySource(np.random.default_rng(0).standard_normal((50, 2)), y), Recipe(D=8))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 9])
+def test_a_handful_of_rows_is_enough_for_a_model(rows):
+    X = np.random.default_rng(0).standard_normal((rows, 2))
+    result = train(ArraySource(X, np.arange(rows) + 0.5), Recipe(D=8))
+    assert result.model.story["rows"] == rows
