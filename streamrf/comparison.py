@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from streamrf.kernels import Kernel, make_kernel
 from streamrf.look import TargetScan, settle_targets
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier
+from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import KINDS, kind_of
+from streamrf.maps.learning import Learning
 from streamrf.pilot import RIDGES, defaults
 from streamrf.precision import make_precision
 from streamrf.recipe import Recipe
@@ -34,6 +36,7 @@ from streamrf.units import format_bytes
 
 FEWEST_ROWS = 8
 DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # the others take seconds each: they are asked for
+SWEPT = ("mc", "orthogonal", "ekal-sample", "ekal-cluster")  # compared by default where landmarks are
 TIMED_ROWS, TIMED_REPEATS = 256, 15  # short runs, so that the median is one that nothing else interrupted
 SMALL_D = 1500  # up to here, threads that share one factorisation wait for each other more than they work
 BUDGET_SHARE = 0.8
@@ -67,11 +70,13 @@ class Cell:
     kernel_error: Spread
     holdout_error: Spread
     microseconds: float  # a row, on one thread
+    landmarks: int | None = None  # where numbers of them are compared too
 
     def to_json(self) -> dict[str, Any]:
         return {
             "map": self.map, "D": self.D, "kernel_error": self.kernel_error.to_json(),
             "holdout_error": self.holdout_error.to_json(), "microseconds_per_row": self.microseconds,
+            **({} if self.landmarks is None else {"landmarks": self.landmarks}),
         }  # fmt: skip
 
 
@@ -87,6 +92,7 @@ class Comparison:
     inputs: int
     task: str
     seconds: float
+    bench: Bench | None = field(default=None, repr=False, compare=False)  # what everything was measured on
 
     @property
     def metric(self) -> str:
@@ -98,8 +104,8 @@ class Comparison:
         return make_kernel(self.recipe.kernel, length_scale=self.recipe.length_scale)
 
     def of_map(self, kind: str) -> list[Cell]:
-        """The cells of one map, fewest features first."""
-        return sorted((cell for cell in self.cells if cell.map == kind), key=lambda cell: cell.D)
+        """The cells of one map, fewest features first, then fewest landmarks."""
+        return sorted((cell for cell in self.cells if cell.map == kind), key=lambda cell: (cell.D, cell.landmarks or 0))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,21 +132,23 @@ class Bench:
         self.kernel = make_kernel(self.recipe.kernel, length_scale=self.recipe.length_scale)
         self.exact = self.kernel(self.scaling.transform(self.unseen.X, np.float64))  # of the unseen rows
 
-    def build(self, kind: str, D: int, seed: int) -> FeatureMap:
+    def build(self, kind: str, D: int, seed: int, landmarks: int | None = None) -> FourierMap:
         """The map that training would build from the fitted half of the sample."""
         rows, precision = self.fitted.take(slice(0, kind_of(kind).rows)), make_precision(self.recipe.bits)
         return build_fourier(
             kind, self.kernel, D, self.scaling.n_outputs, form=self.recipe.form, precision=precision, seed=seed,
             sample=self.scaling.transform(rows.X), targets=self.coding.values(rows.y),  # type: ignore[arg-type]
+            learning=Learning(landmarks=landmarks, task=self.coding.task),
         )  # fmt: skip
 
-    def measure(self, kind: str, D: int, seeds: Sequence[int]) -> Cell:
+    def measure(self, kind: str, D: int, seeds: Sequence[int], landmarks: int | None = None) -> Cell:
         """Small fits go side by side, one thread each; large ones one by one, on all threads."""
         across, within = (self.threads, ALONE) if D <= SMALL_D else (ALONE, self.threads)
-        maps = list(across.map(lambda seed: self.build(kind, D, seed), seeds))
+        maps = list(across.map(lambda seed: self.build(kind, D, seed, landmarks), seeds))
         kernel = Spread(tuple(across.map(lambda each: self.kernel_error(each, within), maps)))
         holdout = Spread(tuple(across.map(lambda each: self.holdout_error(each, within), maps)))
-        return Cell(kind, D, kernel, holdout, float(np.median([self.microseconds(each) for each in maps])))
+        microseconds = float(np.median([self.microseconds(each) for each in maps]))
+        return Cell(kind, D, kernel, holdout, microseconds, landmarks)
 
     def kernel_error(self, map: FeatureMap, threads: Threads) -> float:
         return relative_error(map, self._inputs(map), self.exact, threads)
@@ -194,32 +202,37 @@ def crossed_scores(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def compare(
     source: Source, recipe: Recipe, *, kinds: Sequence[str] | None = None, Ds: Sequence[int] = (50, 100, 200, 400),
-    seeds: int = 3, rows: int = 2000, threads: Threads, reporter: Reporter | None = None,
+    seeds: int = 3, rows: int = 2000, landmarks: Sequence[int] | None = None, threads: Threads,
+    reporter: Reporter | None = None,
 ) -> Comparison:  # fmt: skip
     """Measure kinds of frequencies (by default all that are drawn, not learned) at each D.
 
-    ``recipe`` has kernel, scaling, form, bits and seed.
+    ``recipe`` has kernel, scaling, form, bits and seed. With ``landmarks``, learned maps are measured at each of these.
     """
     start, reporter = time.monotonic(), reporter or Reporter()
-    kinds, Ds = list(dict.fromkeys(kinds or DRAWN)), sorted(set(Ds))
-    _check(recipe, kinds, Ds, seeds, rows)
+    kinds, Ds = list(dict.fromkeys(kinds or (SWEPT if landmarks else DRAWN))), sorted(set(Ds))
+    _check(recipe, kinds, Ds, seeds, rows, landmarks or ())
     reporter.note(source.describe())
     bench = Bench(_sample(source, rows, recipe), recipe, threads)
     taken = tuple(range(recipe.seed, recipe.seed + seeds))
-    cells, skipped = _measure_all(bench, kinds, Ds, taken, reporter)
+    cells, skipped = _measure_all(bench, kinds, Ds, taken, sorted(set(landmarks or ())), reporter)
     if not cells:
         raise InputError("no map is left to compare: " + "; ".join(skipped.values()))
     return Comparison(
         cells, skipped, bench.recipe, taken, {"fitted": len(bench.fitted), "measured": len(bench.unseen)},
-        source.n_features, bench.coding.task, time.monotonic() - start,
+        source.n_features, bench.coding.task, time.monotonic() - start, bench,
     )  # fmt: skip
 
 
-def _check(recipe: Recipe, kinds: list[str], Ds: list[int], seeds: int, rows: int) -> None:
+def _check(
+    recipe: Recipe, kinds: list[str], Ds: list[int], seeds: int, rows: int, landmarks: Sequence[int] = ()
+) -> None:
     for kind in kinds:
         kind_of(kind)
     for D in Ds:
         recipe.with_(D=D)
+    for count in landmarks:
+        recipe.with_(landmarks=count)
     if not Ds:
         raise InputError("no number of features to compare maps at: give some, such as 50, 100 and 200")
     if seeds < 1:
@@ -248,14 +261,15 @@ def _sample(source: Source, rows: int, recipe: Recipe) -> Block:
 
 
 def _measure_all(
-    bench: Bench, kinds: list[str], Ds: list[int], seeds: tuple[int, ...], reporter: Reporter
+    bench: Bench, kinds: list[str], Ds: list[int], seeds: tuple[int, ...], landmarks: list[int], reporter: Reporter
 ) -> tuple[list[Cell], dict[str, str]]:
     cells: list[Cell] = []
     skipped: dict[str, str] = {}
     for number, kind in enumerate(kinds, 1):
         reporter.note(f"comparing: {kind} ({number} of {len(kinds)})")
+        counts: list[int | None] = [*landmarks] if landmarks and kind_of(kind).learned else [None]
         try:
-            cells += [bench.measure(kind, D, seeds) for D in Ds]
+            cells += [bench.measure(kind, D, seeds, count) for D in Ds for count in counts]
         except (InputError, NumericalError) as error:  # not defined for this kernel, or not found on these rows
             skipped[kind] = str(error)
             reporter.note(f"comparing: {kind} is left out: {error}")

@@ -50,7 +50,13 @@ from streamrf.cli.options import data_options, make_recipe, open_data, print_jso
     show_default=True,
     help="What to do with rows that have NaN or infinite values.",
 )
+@click.option(
+    "--landmarks", metavar="N,N,...", help="Numbers of landmarks for learned maps; --plot draws errors against them."
+)
 @click.option("--plot", type=click.Path(), metavar="FILE", help="Draw errors against D: a .png, .svg or .pdf file.")
+@click.option(
+    "--frequencies", type=click.Path(), metavar="FILE", help="Draw the frequencies of --maps, coloured by weight."
+)
 @click.option("--overwrite", is_flag=True, help="Replace a picture that is there already.")
 @run_options
 def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
@@ -64,44 +70,65 @@ def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
       streamrf compare data.zarr
       streamrf compare data.zarr --maps mc,orthogonal,sobol --D 50,100,200 --plot errors.svg
       streamrf compare table.parquet --target price --kernel laplacian --json
+      streamrf compare data.zarr --D 100 --landmarks 10,50,250 --plot landmarks.svg
+      streamrf compare data.zarr --maps mc,ekal-cluster --D 400 --frequencies frequencies.png
     """
     from streamrf.cli.display import make_reporter
     from streamrf.comparison import compare
-    from streamrf.plots import check_picture, comparison_figure, save
+    from streamrf.plots import check_picture
     from streamrf.threads import Threads
 
-    names = ("as_json", "quiet", "plot", "overwrite", "threads", "rows", "seeds")
-    as_json, quiet, plot, overwrite, count, rows, seeds = (options.pop(name) for name in names)
-    kinds, Ds = _listed(options.pop("maps")), _numbers(options.pop("D"))
-    if plot:
-        check_picture(plot, overwrite=overwrite)
+    names = ("as_json", "quiet", "plot", "frequencies", "overwrite", "threads", "rows", "seeds", "landmarks")
+    as_json, quiet, plot, drawn, overwrite, count, rows, seeds, text = (options.pop(name) for name in names)
+    kinds, Ds = _listed(options.pop("maps")), _numbers("--D", options.pop("D"))
+    landmarks = None if text is None else _numbers("--landmarks", text)
+    for picture in filter(None, (plot, drawn)):
+        check_picture(picture, overwrite=overwrite)
     source = open_data(data, options)
-    recipe = make_recipe({**options, "D": Ds[0]})
+    recipe = make_recipe({**options, "D": Ds[0], "map": "auto"})
     reporter = make_reporter(quiet=quiet or as_json)
     with Threads(count) as threads:
-        found = compare(source, recipe, kinds=kinds, Ds=Ds, seeds=seeds, rows=rows, threads=threads, reporter=reporter)
-    if plot:
-        save(comparison_figure(found), plot, overwrite=overwrite)
+        found = compare(
+            source, recipe, kinds=kinds, Ds=Ds, seeds=seeds, rows=rows, landmarks=landmarks, threads=threads,
+            reporter=reporter,
+        )  # fmt: skip
+    _draw(found, plot, drawn, overwrite)
     if as_json:
-        print_json({"data": source.describe(), **found.to_json(), "plot": plot})
+        print_json({"data": source.describe(), **found.to_json(), "plot": plot, "frequencies": drawn})
     else:
-        show(found, plot)
+        show(found, plot, drawn)
+
+
+def _draw(found: Any, plot: str | None, drawn: str | None, overwrite: bool) -> None:
+    """The pictures that were asked for."""
+    if not (plot or drawn):
+        return
+    from streamrf.learned_plots import landmarks_figure, spectra_figure
+    from streamrf.plots import comparison_figure, save
+    from streamrf.spectra import spectra
+
+    if plot:
+        swept = any(cell.landmarks for cell in found.cells)
+        save((landmarks_figure if swept else comparison_figure)(found), plot, overwrite=overwrite)
+    if drawn:
+        kinds, D = list(dict.fromkeys(cell.map for cell in found.cells)), max(cell.D for cell in found.cells)
+        save(spectra_figure(spectra(found.bench, kinds, D, found.seeds[0])), drawn, overwrite=overwrite)
 
 
 def _listed(text: str | None) -> list[str] | None:
     return [part.strip() for part in text.split(",") if part.strip()] if text is not None else None
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(option: str, text: str) -> list[int]:
     from streamrf.errors import InputError
 
     parts = _listed(text)
     if not parts or not all(part.isdecimal() for part in parts):
-        raise InputError(f"--D {text}: whole numbers with commas between them are wanted, such as 50,100,200")
+        raise InputError(f"{option} {text}: whole numbers with commas between them are wanted, such as 50,100,200")
     return [int(part) for part in parts]
 
 
-def show(found: Any, plot: str | None) -> None:
+def show(found: Any, plot: str | None, drawn: str | None = None) -> None:
     """For each D a block of lines, the most faithful map first."""
     from streamrf.units import format_seconds
 
@@ -112,7 +139,7 @@ def show(found: Any, plot: str | None) -> None:
         f" {len(found.seeds)} seeds, {format_seconds(found.seconds)}\n"
     )
     metric = "hold-out wrong" if found.metric == "error" else "hold-out RMSE"
-    click.echo(f"{'D':>7}  {'map':15} {'kernel error':>17} {metric:>21} {'us/row':>8}")
+    click.echo(f"{'D':>7}  {'map':17} {'kernel error':>17} {metric:>21} {'us/row':>8}")
     places = _places(cell.holdout_error.mean for cell in found.cells)
     for D in sorted({cell.D for cell in found.cells}):
         for cell in sorted((c for c in found.cells if c.D == D), key=lambda c: c.kernel_error.mean):
@@ -120,8 +147,8 @@ def show(found: Any, plot: str | None) -> None:
         click.echo()
     for kind, reason in found.skipped.items():
         click.echo(f"left out: {kind}: {reason}")
-    if plot:
-        click.echo(f"picture: {plot}")
+    for picture in filter(None, (plot, drawn)):
+        click.echo(f"picture: {picture}")
 
 
 def _places(values: Iterable[float]) -> int:
@@ -133,6 +160,5 @@ def _places(values: Iterable[float]) -> int:
 def _line(cell: Any, places: int) -> str:
     kernel, holdout = cell.kernel_error, cell.holdout_error
     error = f"{holdout.mean:.{places}f} ± {holdout.deviation:.{places}f}"
-    return (
-        f"{cell.D:7d}  {cell.map:15} {kernel.mean:8.4f} ± {kernel.deviation:.4f} {error:>21} {cell.microseconds:8.3f}"
-    )
+    name = cell.map if cell.landmarks is None else f"{cell.map} {cell.landmarks}"
+    return f"{cell.D:7d}  {name:17} {kernel.mean:8.4f} ± {kernel.deviation:.4f} {error:>21} {cell.microseconds:8.3f}"
