@@ -13,6 +13,7 @@ import numpy as np
 import streamrf
 from streamrf.archive import Archive, read_archive, write_archive
 from streamrf.calibration import Calibration
+from streamrf.columns.document import Columns, names_from_json, names_to_json
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
 from streamrf.maps.base import FeatureMap, RowScorer
@@ -41,6 +42,8 @@ class Model:
     feature_names: tuple[str, ...] | None
     ledger: Ledger
     story: dict[str, Any] = field(default_factory=dict)  # rows, hold-out metrics, pilot trials, seconds, memory, digest
+    columns: Columns | None = None  # how raw columns become the inputs, where they are not numbers as they come
+    target_names: tuple[str, ...] | None = None  # columns the targets came from, where they had names
 
     @property
     def n_inputs(self) -> int:
@@ -104,8 +107,8 @@ class Model:
             arrays |= {"calibration.slope": self.calibration.slope, "calibration.shift": self.calibration.shift}
         document = {
             "recipe": self.recipe.to_json(), "scaling": scaling, "map": map, "targets": coding,
-            "ridge": self.weights.ridge, "feature_names": self.feature_names, "ledger": self.ledger.to_json(),
-            "story": self.story, "versions": versions(),
+            "ridge": self.weights.ridge, **names_to_json(self), "ledger": self.ledger.to_json(), "story": self.story,
+            "versions": versions(),
         }  # fmt: skip
         return document, arrays
 
@@ -129,11 +132,10 @@ class Model:
         calibration = None
         if coding.task == CLASSIFICATION:
             calibration = Calibration(arrays["calibration.slope"], arrays["calibration.shift"])
-        names = document["feature_names"]
+        weights = Weights(coefficients, intercept, float(document["ridge"]))
         return cls(
-            Recipe.from_json(document["recipe"]), scaling, map, coding,
-            Weights(coefficients, intercept, float(document["ridge"])), calibration, tuple(names) if names else None,
-            Ledger.from_json(document["ledger"]), document["story"],
+            Recipe.from_json(document["recipe"]), scaling, map, coding, weights, calibration,
+            ledger=Ledger.from_json(document["ledger"]), story=document["story"], **names_from_json(document),
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamrf import safejson
 from streamrf.calibration import Calibration
+from streamrf.columns.document import Columns, names_from_json, names_to_json
 from streamrf.ledger import Ledger
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import map_from_parts
@@ -30,6 +31,8 @@ class Prepared:
     map: FeatureMap
     story: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
+    columns: Columns | None = None
+    target_names: tuple[str, ...] | None = None
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         scaling, scaling_arrays = self.scaling.to_parts()
@@ -37,7 +40,7 @@ class Prepared:
         coding, coding_arrays = self.coding.to_parts()
         document = {
             "recipe": self.recipe.to_json(), "scaling": scaling, "map": map, "targets": coding, "story": self.story,
-            "feature_names": self.feature_names,
+            **names_to_json(self),
         }  # fmt: skip
         return document, {**scaling_arrays, **map_arrays, **coding_arrays}
 
@@ -46,13 +49,16 @@ class Prepared:
         return cls(
             Recipe.from_json(document["recipe"]), TargetCoding.from_parts(document["targets"], arrays),
             Scaling.from_parts(document["scaling"], arrays), map_from_parts(document["map"], arrays), document["story"],
-            tuple(document["feature_names"]) if document["feature_names"] else None,
+            **names_from_json(document),
         )  # fmt: skip
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each part that statistics must have in common to be added, by the name people know it by."""
         parts: dict[str, Any] = {"map": self.map, "scaling": self.scaling, "target coding": self.coding}
-        return {name: _digest(*part.to_parts()) for name, part in parts.items()}
+        digests = {name: _digest(*part.to_parts()) for name, part in parts.items()}
+        return (
+            digests if self.columns is None else {**digests, "coding of columns": _digest(self.columns.to_json(), {})}
+        )
 
     def model(self, weights: Weights, calibration: Calibration | None, ledger: Ledger, story: dict[str, Any]) -> Model:
         """The model that these weights make of it."""
@@ -60,7 +66,7 @@ class Prepared:
             calibration = Calibration.plain(self.coding.outputs)
         return Model(
             self.recipe.with_(ridge=weights.ridge), self.scaling, self.map, self.coding, weights, calibration,
-            self.feature_names, ledger, story,
+            self.feature_names, ledger, story, self.columns, self.target_names,
         )  # fmt: skip
 
 

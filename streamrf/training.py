@@ -201,7 +201,8 @@ class Training:
         map = self._map(recipe, scaling, sample, coding, story)
         recipe = recipe.with_(solver=self.plan.solver)
         story["asked"] = self.recipe.to_json()  # with its autos: what a strict forget runs again
-        return Prepared(recipe, coding, scaling, map, story, self.source.feature_names)
+        source = self.source
+        return Prepared(recipe, coding, scaling, map, story, source.feature_names, source.columns, source.target_names)
 
     def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
         scan = scan_targets(self.source)

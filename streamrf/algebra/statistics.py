@@ -151,7 +151,9 @@ class Statistics:
         targets = [D + 1 + output * digits + digit for output in chosen for digit in range(digits)]
         fewer = replace(coding, offset=coding.offset[chosen], step=coding.step[chosen])
         state = select_columns(self.state, np.array([*range(D + 1), *targets]))
-        return replace(self, prepared=replace(self.prepared, coding=fewer), state=state, ledger=self.ledger.copy())
+        names = self.prepared.target_names
+        kept = replace(self.prepared, coding=fewer, target_names=names and tuple(names[k] for k in chosen))
+        return replace(self, prepared=kept, state=state, ledger=self.ledger.copy())
 
     def solve(self, *ridges: float, threads: Threads | None = None) -> Model:
         """The model at this lambda; of several, or of all where none is named, at the one that GCV likes best."""
@@ -185,7 +187,8 @@ def prepared_of(model: Model) -> Prepared:
     story = {name: model.story[name] for name in CARRIED if name in model.story}
     if "history" not in story:
         story["history"] = [{"event": "train", "rows": model.story.get("rows"), "holdout": model.story.get("holdout")}]
-    return Prepared(model.recipe, model.coding, model.scaling, model.map, story, model.feature_names)
+    names = (model.feature_names, model.columns, model.target_names)
+    return Prepared(model.recipe, model.coding, model.scaling, model.map, story, *names)
 
 
 def save_prepared(prepared: Prepared, path: str | Path, *, overwrite: bool = False) -> None:

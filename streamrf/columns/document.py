@@ -101,6 +101,26 @@ class Columns:
         return made
 
 
+def names_to_json(kept: Any) -> dict[str, Any]:
+    """What a model, or what was prepared for one, knows about names and columns."""
+    columns: Columns | None = kept.columns
+    return {
+        "feature_names": kept.feature_names,
+        "target_names": kept.target_names,
+        "columns": None if columns is None else columns.to_json(),
+    }
+
+
+def names_from_json(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same back, by the names of the fields; files from before there were codings have none."""
+    names, targets = document["feature_names"], document.get("target_names")
+    return {
+        "feature_names": tuple(names) if names else None,
+        "target_names": tuple(targets) if targets else None,
+        "columns": optional_columns(document.get("columns")),
+    }
+
+
 def optional_columns(document: Any) -> Columns | None:
     """The coding in a file, or None where the file has none."""
     return None if document is None else Columns.from_json(document)

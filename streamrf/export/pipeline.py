@@ -66,7 +66,7 @@ def pipeline_of(model: Model) -> Pipeline:
     number = np.float64 if kind == BINNING else map.precision.inputs
     weights = np.asarray(model.weights.coefficients).astype(np.float32 if kind == BINNING else number)
     return Pipeline(
-        kind, getattr(model, "columns", None), model.feature_names, model.scaling, map.precision.name == "float64",
+        kind, model.columns, model.feature_names, model.scaling, map.precision.name == "float64",
         map.precision.scale if kind != BINNING else 1, arrays, weights.astype(np.float64),
         model.weights.intercept.astype(number).astype(np.float64), tuple(model.coding.classes),
         None if calibration is None else calibration.slope, None if calibration is None else calibration.shift,

@@ -35,9 +35,8 @@ def known_choice(known: Any) -> dict[str, Any]:
     """What a model (or what was prepared for one) says about columns, as ``open_source`` takes it."""
     if known is None:
         return {}
-    choice: dict[str, Any] = {"target": getattr(known, "target_names", None)}
-    columns = getattr(known, "columns", None)
-    return choice | ({"features": known.feature_names} if columns is None else {"columns": columns})
+    choice: dict[str, Any] = {"target": known.target_names}
+    return choice | ({"features": known.feature_names} if known.columns is None else {"columns": known.columns})
 
 
 def _learned(frame: Any, names: list[str], handling: Handling, reporter: Reporter) -> Columns:

@@ -25,9 +25,8 @@ class Rows(Protocol):
 
 def stream_columns(model: Model) -> Columns | None:
     """What a stream must have, by name; None where the model knows no names and takes columns by place."""
-    columns = getattr(model, "columns", None)
-    if columns is not None:
-        return columns
+    if model.columns is not None:
+        return model.columns
     return None if model.feature_names is None else numbers_called(list(model.feature_names))
 
 
