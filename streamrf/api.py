@@ -9,13 +9,23 @@ from typing import Any
 import numpy as np
 
 from streamrf import training
+from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
+from streamrf.errors import InputError
 from streamrf.model import Model
 from streamrf.plan import Plan, make_plan
-from streamrf.prediction import SPAN_BYTES, SPAN_ROWS, evaluate_rows, predict_rows, prediction_columns
+from streamrf.prediction import (
+    SPAN_BYTES,
+    SPAN_ROWS,
+    evaluate_rows,
+    predict_elsewhere,
+    predict_rows,
+    prediction_columns,
+)
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.sinks import open_sink
+from streamrf.sinks.parts import open_parts
 from streamrf.sources.base import Block, Source
 from streamrf.sources.open import open_source
 from streamrf.sources.spans import work_spans
@@ -59,14 +69,18 @@ def predict(
     out: str | Path | None = None,
     overwrite: bool = False,
     threads: int | None = None,
+    engine: Any = None,
     **options: Any,
 ) -> np.ndarray | int:
     """Predictions of every row as an array, in row order; with ``out`` they are written there and rows are counted.
 
-    ``proba`` asks for the probability of each class instead of the label (in a file: beside it).
+    ``proba`` asks for the probability of each class instead of the label (in a file: beside it). With a
+    ``ClusterEngine`` the workers write ``out``.
     """
     model = _model(model)
     source = _source_for(model, data, options, need_targets=False)
+    if engine is not None:
+        return _predict_elsewhere(model, source, out, engine, proba=proba, overwrite=overwrite)
     with Threads(threads) as pool:
         if out is None:
             return gather(model, source, pool, proba=proba)
@@ -74,14 +88,29 @@ def predict(
             return predict_rows(model, source, sink, threads=pool, reporter=Reporter(), proba=proba)
 
 
+def _predict_elsewhere(
+    model: Model, source: Source, out: str | Path | None, engine: Any, *, proba: bool, overwrite: bool
+) -> int:
+    if out is None:
+        raise InputError("the workers of a cluster write predictions where all of them can: name the place with out=")
+    with open_parts(out, source.n_rows, prediction_columns(model, proba), overwrite=overwrite) as parts:
+        return predict_elsewhere(model, source, parts, engine=engine, reporter=Reporter(), proba=proba)
+
+
 def evaluate(
-    model: Model | str | Path, data: Any, *, nan: str = "error", threads: int | None = None, **options: Any
+    model: Model | str | Path,
+    data: Any,
+    *,
+    nan: str = "error",
+    threads: int | None = None,
+    engine: Engine | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Metrics of the model on data with known targets: those of ``streamrf evaluate``."""
     model = _model(model)
     source = _source_for(model, data, options, need_targets=True)
     with Threads(threads) as pool:
-        return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan)
+        return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan, engine=engine)
 
 
 def gather(model: Model, source: Source, threads: Threads, *, proba: bool = False) -> np.ndarray:

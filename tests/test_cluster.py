@@ -20,6 +20,7 @@ from cluster_tools import Counts, Stops, heaps_of_many_threads, local_cluster, t
 from distributed import Client
 from tables import labelled, smooth, write_zarr
 
+import streamrf
 from streamrf.cli import main
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
@@ -394,6 +395,19 @@ class TestOutputs:
         (tmp_path / "out.parquet" / "notes.txt").write_text("mine")
         with pytest.raises(FileExistsError, match="not replaced even with"):
             open_parts(tmp_path / "out.parquet", 4, columns, overwrite=True)
+
+    def test_verbs_of_python(self, client: Client, data: str, tmp_path: Path) -> None:
+        """Any client will do, in every verb that reads rows."""
+        engine = ClusterEngine(client)
+        trained = streamrf.train(data, FIXED, Settings(engine=engine))
+        assert trained.state.digest() == streamrf.train(data, FIXED).state.digest()
+        there = streamrf.evaluate(trained.model, data, engine=engine)
+        assert there == streamrf.evaluate(trained.model, data)
+        out = tmp_path / "p.npy"
+        assert streamrf.predict(trained.model, data, out=out, engine=engine) == 6000
+        assert np.array_equal(np.load(out), streamrf.predict(trained.model, data))
+        with pytest.raises(InputError, match="name the place with out="):
+            streamrf.predict(trained.model, data, engine=engine)
 
     def test_evaluation(self, client: Client, classifier: Model, tmp_path: Path) -> None:
         X, y = labelled(2000, seed=7)
