@@ -17,6 +17,7 @@ from streamrf.columns.document import Columns, names_from_json, names_to_json
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
 from streamrf.maps.base import FeatureMap, RowScorer
+from streamrf.maps.binning import BinningMap
 from streamrf.maps.build import map_from_parts
 from streamrf.recipe import Recipe
 from streamrf.scaling import Scaling
@@ -152,8 +153,17 @@ def check_columns(source: Source, count: int, names: tuple[str, ...] | None) -> 
 def statistics_of(archive: Archive) -> dict[str, np.ndarray]:
     """The arrays of the statistics kept beside a model."""
     if not archive.has_arrays("statistics"):
-        raise InputError(f"{archive.path} was saved without its statistics (--no-statistics): train anew to have them")
+        raise InputError(f"{archive.path} {_why_no_statistics(archive.document('model')['recipe'])}")
     return archive.arrays("statistics")
+
+
+def _why_no_statistics(recipe: dict[str, Any]) -> str:
+    if recipe["map"] == BinningMap.kind:
+        return (
+            "is a model of random binning, which has no sums that rows can join or leave: train anew on the rows you"
+            " want, or with Fourier features (--D)"
+        )
+    return "was saved without its statistics (--no-statistics): train anew to have them"
 
 
 def versions() -> dict[str, str]:

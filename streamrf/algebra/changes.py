@@ -14,7 +14,7 @@ from streamrf.errors import InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets
 from streamrf.prepared import Prepared
-from streamrf.recipe import Recipe
+from streamrf.recipe import ANY, BINNING, Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
 from streamrf.threads import Threads
@@ -44,15 +44,25 @@ def prepare(
     source: Source, recipe: Recipe | None = None, work: Work | None = None, *, classes: tuple[str, ...] | None = None
 ) -> Prepared:
     """Everything that is fixed before a pass: look, pilot, scaling, map. ``classes``: all labels there will ever be."""
+    recipe = recipe or Recipe()
+    _check_sums(recipe)
     with at_work(work) as work:
         training = Training(source, recipe or Recipe(), work.settings, work.reporter, work.threads)
         return training.prepare_alone(classes)
+
+
+def _check_sums(recipe: Recipe) -> None:
+    if recipe.map in (ANY, BINNING):
+        raise InputError(
+            "random binning has no sums that can be added or taken away: use Fourier features (--map auto --D 2000)"
+        )
 
 
 def accumulate(
     prepared: Prepared, source: Source, work: Work | None = None, *, rows: RowSet | None = None
 ) -> Statistics:
     """The statistics of a source, or of some of its rows."""
+    _check_sums(prepared.recipe)
     check_source(prepared, source)
     ledger_of(source, RowSet([(0, source.n_rows)]))  # a shard that is listed twice is refused before the pass
     check_targets(prepared, scan_targets(source))

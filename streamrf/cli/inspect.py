@@ -82,6 +82,7 @@ def _model(path: str) -> dict[str, Any]:
     return {
         "kind": "model", "task": model.coding.task, "classes": list(model.coding.classes), "inputs": model.n_inputs,
         "feature_names": list(model.feature_names or ()), "D": model.map.n_features, "chosen": chosen(model.recipe),
+        "map": model.map.kind, "binning": story.get("binning"),
         "rows": story.get("rows"), "holdout": story.get("holdout"), "seconds": story.get("seconds"),
         "memory": story.get("memory"), "data": story.get("data"), "statistics_digest": story.get("statistics_digest"),
         "shards": _shards(model.ledger), "history": story.get("history"),

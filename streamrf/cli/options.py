@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from streamrf.cli.maps import grids_option, settle_map, table_bits_option
 from streamrf.units import parse_bytes, parse_seconds
 
 F = Callable[..., Any]
@@ -52,15 +53,20 @@ data_options = _stack(
 )
 
 recipe_options = _stack(
-    click.option("--D", "D", type=int, default=2000, show_default=True, help="Number of random features."),
+    click.option("--D", "D", type=int, help="Number of random Fourier features (2000 where these are used)."),
     click.option("--kernel", default="auto", show_default=True,
-                 help="auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU."),
+                 help="auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU; --map binning has"
+                      " laplacian and bins:SHAPE."),
     click.option("--length-scale", type=float, help="Width of the kernel; the pilot chooses it by default."),
     click.option("--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."),
     click.option("--map", "map", default="auto", show_default=True,
-                 help="How frequencies are drawn: auto, mc, orthogonal, sorf, fastfood, halton, sobol, lattice,"
+                 help="auto compares Fourier features and random binning, and with --D or any setting of Fourier"
+                      " features draws those. Or how frequencies are drawn: mc, orthogonal, sorf, fastfood, halton,"
+                      " sobol, lattice,"
                       " digital-net, moment-matched, weighted, aligned; or learned: ekal-sample, ekal-cluster,"
-                      " supervised."),
+                      " supervised. Or binning: random grids instead."),
+    grids_option,
+    table_bits_option,
     click.option("--form", type=click.Choice(["auto", "phase", "pairs"]), default="auto", show_default=True,
                  help="cos(w'x + b), or cos and sin pairs; auto is pairs for learned frequencies."),
     click.option("--metric", type=click.Choice(["none", "diagonal", "full", "learned"]), default="none",
@@ -146,12 +152,13 @@ def _names(text: str | None) -> list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()] if text else None
 
 
-def make_recipe(options: dict[str, Any]) -> Any:
-    """A Recipe from the recipe options; gamma becomes a length scale."""
+def make_recipe(options: dict[str, Any], *, comparable: bool = True) -> Any:
+    """A Recipe from the recipe options; gamma becomes a length scale. ``comparable``: random binning would do too."""
     from streamrf.errors import InputError
     from streamrf.kernels import make_kernel
     from streamrf.recipe import Recipe
 
+    settle_map(options, comparable=comparable)
     gamma = options.pop("gamma")
     if gamma is not None:
         if options["kernel"] == "auto":

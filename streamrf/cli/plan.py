@@ -38,23 +38,21 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf plan data.zarr --D 20000 --memory 8GB --json
       streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
     """
-    from streamrf.calibrate import measure_rates
     from streamrf.epsilon import assess
-    from streamrf.plan import estimate_seconds, make_plan
+    from streamrf.planning import estimate_run, plan_run
     from streamrf.threads import Threads
 
     as_json, budget = options.pop("as_json"), options.pop("memory")
     count, epsilon, delta = (options.pop(name) for name in ("threads", "epsilon", "delta"))
     options.pop("quiet")
     source = open_data(data, options)
-    recipe = make_recipe(options)
+    recipe = make_recipe(options, comparable=epsilon is None)
     outputs = max(1, source.n_outputs)
     with Threads(count) as threads:
-        plan = make_plan(source, recipe, outputs=outputs, threads=threads.count, budget=budget)
-        rates = measure_rates("12" if recipe.bits == "auto" else recipe.bits, threads)
+        plan = plan_run(source, recipe, outputs=outputs, threads=threads.count, budget=budget)
         fits = plan.projected <= plan.budget  # what does not fit is refused below, and not measured either
         error = None if epsilon is None or not fits else assess(source, recipe, epsilon, delta, threads)
-    plan.seconds = estimate_seconds(plan, source, recipe, outputs, rates)
+        plan.seconds = estimate_run(plan, source, recipe, outputs, threads)
     if as_json:
         print_json(plan.to_json() | ({"kernel_error": error.to_json()} if error else {}))
     else:
@@ -69,6 +67,7 @@ def _show(data: str, plan: Any, error: Any) -> None:
     rows = [("data", data), ("solver", plan.solver), ("why", plan.why), ("passes", str(plan.passes))]
     rows += [(f"memory, {stage}", format_bytes(size)) for stage, size in plan.stages.items()]
     rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
+    rows += [("slots", plan.cache.why)] if plan.cache else []
     rows += [(f"time, {stage}", format_seconds(value)) for stage, value in plan.seconds.items()]
     print_table(rows + (_error_rows(error) if error else []))
 

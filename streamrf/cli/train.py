@@ -96,7 +96,7 @@ def summary(out: Path, result: Any) -> dict[str, Any]:
         "chosen": chosen(result.model.recipe), "seconds": result.seconds,
         "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
         "holdout": story["holdout"], "cross_validation": story.get("cross_validation"),
-        "dropped": story["dropped"], "statistics_digest": story["statistics_digest"],
+        "binning": story.get("binning"), "dropped": story["dropped"], "statistics_digest": story["statistics_digest"],
     }  # fmt: skip
 
 
@@ -116,8 +116,7 @@ def show(report: dict[str, Any]) -> None:
     rows = [
         ("model", report["model"]),
         ("rows", format_count(report["rows"])),
-        ("features", f"{report['D']} ({chosen['map']}, {report['bits']} bits)"),
-        ("kernel", f"{chosen['kernel']}, length scale {chosen['length_scale']:.4g} on {chosen['scaling']} inputs"),
+        *(_binning(report["binning"], chosen) if report["binning"] else _fourier(report)),
         ("lambda", f"{chosen['ridge']:.3g}"),
         *((f"hold-out {name.replace('_', ' ')}", f"{value:.5g}") for name, value in (report["holdout"] or {}).items()
           if isinstance(value, float)),
@@ -128,3 +127,30 @@ def show(report: dict[str, Any]) -> None:
         ("statistics", report["statistics_digest"][:16]),
     ]  # fmt: skip
     print_table(rows)
+def _fourier(report: dict[str, Any]) -> list[tuple[str, str]]:
+    chosen = report["chosen"]
+    return [
+        ("features", f"{report['D']} ({chosen['map']}, {report['bits']} bits)"),
+        ("kernel", f"{chosen['kernel']}, length scale {chosen['length_scale']:.4g} on {chosen['scaling']} inputs"),
+    ]
+
+
+def _binning(found: dict[str, Any], chosen: dict[str, Any]) -> list[tuple[str, str]]:
+    """Grids, how full their slots are, and the steps it took."""
+    widths = found["length_scales"]
+    bins = f"{found['bins']:,.0f} a grid, {found['empty']:.0%} of slots empty, {found['colliding']:.1%} of bins collide"
+    return [
+        ("map", f"random binning, {found['grids']} grids of {found['slots']:,} slots"),
+        (
+            "kernel",
+            f"{chosen['kernel']}, length scales {min(widths):.3g} to {max(widths):.3g} on {chosen['scaling']} inputs",
+        ),
+        ("bins", bins),
+        ("steps", f"{found['steps']} of conjugate gradients, slots kept {_place(found['cache'])}"),
+    ]
+
+
+def _place(cache: str) -> str:
+    return {"memory": "in memory", "disk": "on disk"}.get(cache, "nowhere")
+
+
