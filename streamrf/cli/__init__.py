@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from streamrf import __version__
+from streamrf.cli.config import with_config
 from streamrf.errors import StreamRFError
 from streamrf.interrupts import Interrupted
 
@@ -49,7 +50,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        return importlib.import_module(f"streamrf.cli.{name}").command
+        return with_config(importlib.import_module(f"streamrf.cli.{name}").command)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Keep the words of an interrupt: click makes a bare Abort of every KeyboardInterrupt."""

@@ -1,0 +1,136 @@
+"""Settings in a file: `--config` reads what would stand on the command line, `--save-config` writes what was used.
+
+A file has one table for each command, whose keys are the long names of its options without dashes::
+
+    [train]
+    data = ["jan.zarr", "feb.zarr"]
+    D = 2000
+    length-scale = 3.5
+
+What stands on the command line wins. A file called ``streamrf.toml`` in the current folder is read without being named.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+DEFAULT = Path("streamrf.toml")
+NONE = "none"
+OURS = ("config", "save_config")
+PASSING = ("as_json", "quiet", "overwrite", "resume")  # how one run is shown or allowed: no part of what it is
+SETTLED = "streamrf.settled"  # where a command leaves settings that were chosen while it ran
+
+
+def with_config(command: click.Command) -> click.Command:
+    """The command with `--config` and `--save-config`; once, however often it is asked for."""
+    if any(param.name == "config" for param in command.params):
+        return command
+    command.params += [
+        click.Option(
+            ["--config"], metavar="FILE", is_eager=True, callback=_load,
+            help="Settings from this TOML file; streamrf.toml if there is one here, 'none' for no file.",
+        ),
+        click.Option(["--save-config"], metavar="FILE", help="Write the settings that were used, to run this again."),
+    ]  # fmt: skip
+    assert command.callback is not None
+    command.callback = _saving(command, command.callback)
+    return command
+
+
+def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Put what the file says in place of the options' own defaults."""
+    if value != NONE and (value or DEFAULT.exists()):
+        path = Path(value or DEFAULT)
+        table = read_table(path, ctx.command, needed=value is not None)
+        ctx.default_map = {**(ctx.default_map or {}), **table}
+        if table and value is None:
+            click.echo(f"settings from {path}", err=True)
+    return value
+
+
+def read_table(path: Path, command: click.Command, *, needed: bool) -> dict[str, Any]:
+    """The table of a command, by the names of its parameters."""
+    import tomllib
+
+    from streamrf.errors import InputError, StorageError
+
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from error
+    if command.name not in document and needed:
+        raise InputError(f"{path} has no table [{command.name}]; it has {', '.join(document) or 'none'}")
+    table, names = document.get(command.name or "", {}), setting_names(command)
+    unknown = [key for key in table if key.replace("_", "-") not in names]
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]!r} is no setting of `streamrf {command.name}`")
+    return {str(names[key.replace("_", "-")].name): value for key, value in table.items()}
+
+
+def setting_names(command: click.Command) -> dict[str, click.Parameter]:
+    """Parameters by what a file calls them."""
+    found = {}
+    for param in command.params:
+        if param.name not in OURS:
+            name = (param.name or "") if isinstance(param, click.Argument) else param.opts[0].lstrip("-")
+            found[name.replace("_", "-")] = param
+    return found
+
+
+def _saving(command: click.Command, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def wrapped(config: str | None = None, save_config: str | None = None, **params: Any) -> Any:
+        from streamrf.files import atomic_write, refuse_existing
+
+        if save_config:
+            refuse_existing(Path(save_config))
+        ctx = click.get_current_context()
+        given = given_settings(ctx)  # before the command takes its options apart
+        result = run(**params)
+        if save_config:
+            settings = {**given, **_by_name(command, ctx.meta.get(SETTLED, {}))}
+            atomic_write(save_config, to_toml(command.name or "", settings).encode(), overwrite=False)
+        return result
+
+    return wrapped
+
+
+def given_settings(ctx: click.Context) -> dict[str, Any]:
+    """What was said on the command line, in the environment or in a file, by the names that a file uses."""
+    spoken = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)
+    names = setting_names(ctx.command)
+    return {
+        name: ctx.params[param.name]
+        for name, param in names.items()
+        if param.name in ctx.params and param.name not in PASSING and ctx.get_parameter_source(param.name) in spoken
+    }
+
+
+def _by_name(command: click.Command, settled: dict[str, Any]) -> dict[str, Any]:
+    """Settled settings, by the names that a file uses; those that are no options are left out."""
+    names = {param.name: name for name, param in setting_names(command).items()}
+    return {names[key]: value for key, value in settled.items() if key in names and value is not None}
+
+
+def to_toml(name: str, settings: dict[str, Any]) -> str:
+    """One table, its keys in order."""
+    lines = [f"{key} = {_value(value)}" for key, value in sorted(settings.items()) if value is not None]
+    return "\n".join([f"[{name}]", *lines, ""])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(str(value), ensure_ascii=False)
