@@ -109,10 +109,10 @@ class Recipe:
         if self.cv is not None:
             raise InputError("--cv chooses lambda for Fourier features: random binning is judged by --holdout rows")
         self._check("metric", self.metric == NONE, "none (the pilot of random binning finds a width for each column)")
-
         self._check("loss", self.loss == "squared", "squared (random binning has no other)")
         self._check("solver", self.solver in (AUTO, "cg"), "auto or cg (random binning has no other)")
         self._check("class_weight", self.class_weight is None, "nothing (random binning counts rows)")
+
     def _check_loss(self) -> None:
         self._check("loss", self.loss in LOSSES, f"one of {', '.join(LOSSES)}")
         able = LOSS_SOLVERS[self.loss]
@@ -130,8 +130,8 @@ class Recipe:
         self._check("metric", self.metric in METRICS, f"one of {', '.join(METRICS)}")
         dense = self.fourier_kind is None or not self.fourier_kind.structured
         self._check("metric", self.metric == NONE or dense, f"none (a metric would make {self.map} a dense matrix)")
-        self._check(
         self._check("metric", self.metric == NONE or self.map != ANY, "none (any compares maps as they are)")
+        self._check(
             "landmarks", self.landmarks is None or 2 <= self.landmarks <= MAX_LANDMARKS, f"2 to {MAX_LANDMARKS:,}"
         )
         for name in ("learning_iterations", "learning_steps"):

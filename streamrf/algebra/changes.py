@@ -47,7 +47,7 @@ def prepare(
     recipe = recipe or Recipe()
     _check_sums(recipe)
     with at_work(work) as work:
-        training = Training(source, recipe or Recipe(), work.settings, work.reporter, work.threads)
+        training = Training(source, recipe, work.settings, work.reporter, work.threads)
         return training.prepare_alone(classes)
 
 

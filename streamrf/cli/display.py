@@ -44,8 +44,8 @@ class PlainReporter(Reporter):
         miss = "" if trial.misses is None else f", {100 * trial.misses:.2f} % wrong"
         size = f"grids {trial.grids:3d}       " if hasattr(trial, "grids") else f"D {trial.D:5d}  {trial.bits:8s}"
         self._say(
-            f"pilot: {trial.scaling:9s} {trial.kernel:9s} length scale {trial.length_scale:8.4g}  D {trial.D:5d}"
-            f"  {trial.bits:8s} {trial.rows:6d} rows: error {trial.error:.4f}{miss} ({trial.seconds:.2f} s)"
+            f"pilot: {trial.scaling:9s} {trial.kernel:9s} length scale {trial.length_scale:8.4g}  {size}"
+            f" {trial.rows:6d} rows: error {trial.error:.4f}{miss} ({trial.seconds:.2f} s)"
         )
 
     def settled(self, chosen: dict[str, Any]) -> None:

@@ -65,9 +65,9 @@ def _show(data: str, plan: Any, error: Any) -> None:
     from streamrf.units import format_bytes, format_seconds
 
     rows = [("data", data), ("solver", plan.solver), ("why", plan.why), ("passes", str(plan.passes))]
+    rows += [("slots", plan.cache.why)] if plan.cache else []
     rows += [(f"memory, {stage}", format_bytes(size)) for stage, size in plan.stages.items()]
     rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
-    rows += [("slots", plan.cache.why)] if plan.cache else []
     rows += [(f"time, {stage}", format_seconds(value)) for stage, value in plan.seconds.items()]
     print_table(rows + (_error_rows(error) if error else []))
 
