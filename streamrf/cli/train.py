@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
+from streamrf.cli.config import SETTLED
 from streamrf.cli.options import (
     checkpoint_options,
     data_options,
@@ -22,6 +23,8 @@ from streamrf.cli.options import (
     shards_argument,
 )
 
+BESIDE = "auto"  # --report without a name
+
 
 @click.command("train")
 @shards_argument
@@ -31,6 +34,8 @@ from streamrf.cli.options import (
 @click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
 @click.option("--no-statistics", is_flag=True, help="Leave out the sums that allow update, forget and merge.")
+@click.option("--report", is_flag=False, flag_value=BESIDE, metavar="[FILE]",
+              help="Draw a report of the model too: an HTML file, OUT.html if it is not named.")  # fmt: skip
 @checkpoint_options
 @cluster_options
 @run_options
@@ -45,6 +50,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf train data.zarr --D 5000
       streamrf train table.parquet --target price --D 2000 --memory 2GB
       streamrf train jan.zarr feb.zarr --out months.model --json
+      streamrf train data.zarr --report --save-config run.toml
+      streamrf train --config run.toml
       streamrf train s3://bucket/data.zarr --D 5000 --scheduler tcp://head:8786
     """
     from streamrf.archive import check_target
@@ -55,6 +62,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     as_json, quiet, overwrite, keep = (options.pop(k) for k in ("as_json", "quiet", "overwrite", "no_statistics"))
     out = Path(options.pop("out") or default_out(data[0]))
     check_target(out, overwrite)
+    page = report_place(options.pop("report"), out, overwrite)
     settings, cluster = make_settings(options, out), pop_cluster(options)
     settings.keeps = None if keep else out
     source = open_data(data, options)
@@ -68,11 +76,36 @@ def command(data: tuple[str, ...], **options: Any) -> None:
         result = training.run()
         result.model.save(out, state=None if keep else result.state, overwrite=overwrite)
         training.clear_checkpoint()
-    report = summary(out, result)
+        if page:
+            draw_report(page, out, source, threads, overwrite)
+    click.get_current_context().meta[SETTLED] = settled(result.model.recipe)
+    report = {**summary(out, result), "report": str(page) if page else None}
     if as_json:
         print_json(report)
     else:
         show(report)
+
+
+def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
+    """Where the report goes; that it can be drawn and written is asked before minutes are spent."""
+    if asked is None:
+        return None
+    from streamrf.report.build import check_report
+
+    page = out.with_name(f"{out.name}.html") if asked == BESIDE else Path(asked)
+    check_report(page, overwrite=overwrite)
+    return page
+
+
+def draw_report(page: Path, out: Path, source: Any, threads: Any, overwrite: bool) -> None:
+    from streamrf.report import make_report
+
+    make_report(out, source, threads=threads).save(page, overwrite=overwrite)
+
+
+def settled(recipe: Any) -> dict[str, Any]:
+    """The settings that lead to the same bits again; whether there is a pilot stays as it was asked for."""
+    return {name: value for name, value in recipe.to_json().items() if name != "pilot"}
 
 
 def default_out(data: str) -> str:
@@ -153,5 +186,6 @@ def show(report: dict[str, Any]) -> None:
         ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
                    f" budget {format_bytes(memory['budget'])}"),
         ("statistics", report["statistics_digest"][:16]),
+        *([("report", report["report"])] if report["report"] else []),
     ]  # fmt: skip
     print_table(rows)
