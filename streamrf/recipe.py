@@ -31,6 +31,7 @@ LOSS_SOLVERS = {  # which solvers can do each loss
 }  # fmt: skip
 LOSSES = tuple(LOSS_SOLVERS)
 CLASS_WEIGHTS = ("balanced",)
+_PREDICTION_LOSS_OF = {"hinge": "hinge", "squared-hinge": "hinge", "logistic": "logistic"}  # others: squared
 MAX_FEATURES = 2_000_000
 MAX_FOLDS = 100
 MAX_EPOCHS, MAX_SHARDS = 10_000, 100_000
@@ -160,7 +161,7 @@ class Recipe:
 
     def learning(self, task: str) -> Learning:
         """What the learning of frequencies is told."""
-        loss = None if self.prediction_loss == AUTO else self.prediction_loss
+        loss = _PREDICTION_LOSS_OF.get(self.loss) if self.prediction_loss == AUTO else self.prediction_loss
         return Learning(
             self.landmarks, self.learning_iterations, self.learning_steps, self.weight_decay, self.eta, loss, task
         )

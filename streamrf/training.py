@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from streamrf import memory
 from streamrf.binning_choice import BinningPilot, Settled, best_of_both, build_binning
 from streamrf.binning_plan import cache_on_workers
@@ -17,10 +19,12 @@ from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
 from streamrf.files import check_free_space
 from streamrf.kernels import make_kernel
+from streamrf.learning_story import map_sentence
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets, settle_targets
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier
+from streamrf.maps.frequencies import kind_of
 from streamrf.model import Model
 from streamrf.passes import Passes, Saving
 from streamrf.pilot import PilotRun, budget_seconds, defaults, sample_rows
@@ -28,7 +32,7 @@ from streamrf.plan import Plan
 from streamrf.planning import plan_run
 from streamrf.precision import make_precision
 from streamrf.prepared import Prepared
-from streamrf.recipe import ANY, AUTO, BINNING, Recipe
+from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.reporting import Reporter
 from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
 from streamrf.sampling import draw_sample
@@ -82,6 +86,7 @@ class Training:
         self.seconds: dict[str, float] = {"pilot": 0.0}  # a run that goes on from a checkpoint has none
         self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
         self.skipped = RowSet()
+        self.metric: np.ndarray | None = None  # a factor for the scaled inputs, where one was learned
 
     def run(self) -> Trained:
         start = time.monotonic()
@@ -214,15 +219,20 @@ class Training:
     def _pilot(self, sample: Block, coding: TargetCoding) -> tuple[Recipe, dict[str, Any]]:
         recipe = self.recipe.with_(task=coding.task)
         if len(sample) < FEWEST_ROWS:
-            recipe = recipe.with_(pilot="none")
+            recipe = recipe.with_(pilot="none", metric="none")
         if recipe.map in (ANY, BINNING):
             settled = self._binning_pilot(sample, coding, recipe)
             return settled.recipe, settled.story
-        if recipe.pilot == "none":
-            return defaults(recipe, sample.X), {}
+        searched = recipe.pilot != "none"
+        recipe = recipe if searched else defaults(recipe, sample.X)
+        if not searched and recipe.metric == NONE:
+            return recipe, {}
         budget = budget_seconds(self.source.n_rows, recipe.D)
         run = PilotRun(sample, coding, recipe, self.threads, budget=budget, reporter=self.reporter)
-        return run.settle(), {"pilot": [vars(trial) for trial in run.trials]}
+        recipe = run.settle() if searched else run.settle_metric()
+        self.metric = run.metric
+        learning = {"learning": {"metric": run.learning}} if run.learning else {}
+        return recipe, {"pilot": [vars(trial) for trial in run.trials], **learning}
 
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
         if recipe.scaling != "minmax":
@@ -261,12 +271,18 @@ class Training:
     ) -> FeatureMap:
         if recipe.map == BINNING:
             return build_binning(recipe, scaling, sample.X, story, self.threads)
-        kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
-        rows = slice(0, 2000)
-        return build_fourier(
+        kernel, start = make_kernel(recipe.kernel, length_scale=recipe.length_scale), time.monotonic()
+        rows = slice(0, kind_of(recipe.map).rows)
+        map = build_fourier(
             recipe.map, kernel, recipe.D, scaling.n_outputs, form=recipe.form, precision=make_precision(recipe.bits),
             seed=recipe.seed, sample=scaling.transform(sample.X[rows]), targets=coding.values(sample.y[rows]),  # type: ignore[index]
+            learning=recipe.learning(coding.task), metric=self.metric,
         )  # fmt: skip
+        if map.frequencies.report:
+            told = {**map.frequencies.report, "seconds": time.monotonic() - start}
+            story["learning"] = {**story.get("learning", {}), "map": told}
+            self.reporter.note(f"learned {recipe.map} frequencies: {map_sentence(told)}")
+        return map
 
     def _sizes(self) -> dict[str, int]:
         return {"span_rows": self.plan.span_rows, "span_bytes": self.plan.span_bytes}

@@ -1,0 +1,208 @@
+"""Learned maps and metrics in whole runs: what they gain, what a model tells of them, and that it loads as any other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamrf.errors import InputError
+from streamrf.learning_story import learning_rows, map_sentence
+from streamrf.model import Model
+from streamrf.recipe import Recipe
+from streamrf.sources.memory import ArraySource
+from streamrf.threads import Threads
+from streamrf.training import Settings, train
+
+PROJECT = str(Path(__file__).resolve().parents[1])
+LEARNED = ("ekal-sample", "ekal-cluster", "supervised")
+FEW = {"learning_iterations": 8, "learning_steps": 10}
+FIXED = Recipe(D=60, kernel="gaussian", scaling="standard", bits="12", pilot="none", **FEW)
+
+
+def one_direction(n=3000, d=6, seed=0):
+    """Targets that oscillate along one direction of several."""
+    X = np.random.default_rng(seed).normal(size=(n, d))
+    return X, np.sin(2.5 * X[:, 0])
+
+
+def rmse(result):
+    return result.model.story["holdout"]["rmse"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return ArraySource(*one_direction())
+
+
+@pytest.fixture(scope="module")
+def plain(data):
+    return train(data, FIXED)
+
+
+@pytest.fixture(scope="module")
+def supervised(data):
+    return train(data, FIXED.with_(map="supervised", learning_steps=60))
+
+
+# -- maps
+
+
+def test_frequencies_that_know_the_targets_predict_better(plain, supervised):
+    assert rmse(supervised) < 0.5 * rmse(plain)
+    assert supervised.model.recipe.form == "pairs"
+    assert plain.model.recipe.form == "phase"
+    assert supervised.model.map.n_features == 60
+
+
+def test_the_story_tells_what_was_learned(supervised):
+    told = supervised.model.story["learning"]["map"]
+    assert told["kept"] == "learned"
+    for measure in ("landmark_loss", "kernel_error", "holdout_error"):
+        assert set(told[measure]) == {"before", "after"}
+    assert told["holdout_error"]["after"] < 0.5 * told["holdout_error"]["before"]
+    assert (told["iterations"], told["steps"]) == (8, 60)
+    ((name, sentence),) = learning_rows(supervised.model.story["learning"])
+    assert name == "learned map"
+    assert sentence.count("->") == 3
+
+
+@pytest.mark.parametrize("kind", ["ekal-sample", "ekal-cluster"])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "matern32"])
+def test_the_kernel_is_approximated_better_for_every_kernel(data, kind, kernel):
+    result = train(data, FIXED.with_(map=kind, kernel=kernel, landmarks=40, weight_decay=0.05))
+    told = result.model.story["learning"]["map"]
+    assert told["landmarks"] == 40
+    assert told["kernel_error"]["after"] < 0.8 * told["kernel_error"]["before"]
+    assert told["landmark_loss"]["after"] < told["landmark_loss"]["before"]
+
+
+@pytest.mark.parametrize("loss", ["squared", "hinge", "logistic"])
+def test_classes_are_learned_with_every_loss(loss):
+    X, y = one_direction(1500)
+    source = ArraySource(X, np.digitize(y, [-0.5, 0.5]))
+    few = FIXED.with_(learning_iterations=5, learning_steps=40, eta=0.0)
+    learned = train(source, few.with_(map="supervised", prediction_loss=loss)).model.story
+    assert learned["holdout"]["error"] < 0.8 * train(source, few).model.story["holdout"]["error"]
+    assert learned["learning"]["map"]["loss"] == loss
+
+
+def test_several_outputs_are_learned_together():
+    X, y = one_direction(1500)
+    source = ArraySource(X, np.stack([y, np.sin(2.5 * X[:, 1])], axis=1))
+    learned = train(source, FIXED.with_(map="supervised", learning_steps=60))
+    assert rmse(learned) < 0.8 * rmse(train(source, FIXED))
+
+
+def test_an_odd_number_of_features_has_no_pairs():
+    with pytest.raises(InputError, match="--D 61: an even number"):
+        FIXED.with_(map="ekal-sample", D=61)
+    assert FIXED.with_(map="ekal-sample", D=61, form="phase").settled_form == "phase"
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_learning_is_the_same_for_any_number_of_threads(data, kind):
+    one, two = (train(data, FIXED.with_(map=kind), Settings(threads=count)).model.map for count in (1, 2))
+    np.testing.assert_array_equal(one.frequencies.W, two.frequencies.W)
+    np.testing.assert_array_equal(one.frequencies.weights, two.frequencies.weights)
+
+
+def test_another_seed_learns_others(data, supervised):
+    other = train(data, FIXED.with_(map="supervised", learning_steps=5, seed=1))
+    assert not np.isin(other.model.map.frequencies.W, supervised.model.map.frequencies.W).any()
+
+
+def test_a_learned_model_loads_and_predicts_without_learning_code(tmp_path, supervised):
+    supervised.model.save(tmp_path / "m.model")
+    X = one_direction(50, seed=1)[0]
+    np.save(tmp_path / "X.npy", X)
+    script = """
+import sys, numpy as np
+from streamrf.model import Model
+from streamrf.threads import Threads
+with Threads(1) as threads:
+    np.save("scores.npy", Model.load("m.model").scores(np.load("X.npy"), threads))
+assert not [name for name in sys.modules if name.startswith(("streamrf.maps.learned", "sklearn"))]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": PROJECT})
+    with Threads(1) as threads:
+        np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), supervised.model.scores(X, threads))
+
+
+def test_too_few_rows_keep_the_start():
+    result = train(ArraySource(*one_direction(12)), FIXED.with_(map="supervised", D=8, ridge=0.1))
+    assert "too few" in map_sentence(result.model.story["learning"]["map"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"landmarks": 1}, "--landmarks 1: 2 to"),
+        ({"learning_iterations": 0}, "--learning-iterations 0"),
+        ({"learning_steps": 0}, "--learning-steps 0"),
+        ({"weight_decay": -1.0}, "--weight-decay -1.0"),
+        ({"eta": -1.0}, "--eta -1.0"),
+        ({"prediction_loss": "absolute"}, "--prediction-loss absolute"),
+        ({"metric": "round"}, "--metric round: one of none, diagonal, full, learned"),
+        ({"metric": "full", "map": "sorf"}, "a metric would make sorf a dense matrix"),
+        ({"metric": "full", "map": "binning"}, "random binning finds a width for each column"),
+        ({"metric": "full", "map": "any"}, "compares maps as they are"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
+        Recipe(**wrong)
+
+
+def test_losses_of_classes_are_refused_for_numbers(data):
+    with pytest.raises(InputError, match="hinge loss is for classes"):
+        train(data, FIXED.with_(map="supervised", prediction_loss="hinge"))
+
+
+# -- metrics
+
+
+@pytest.mark.parametrize("pilot", ["none", "auto"])
+@pytest.mark.parametrize("metric", ["diagonal", "full", "learned"])
+def test_a_metric_is_in_the_frequencies_and_nowhere_else(tmp_path, data, plain, metric, pilot):
+    result = train(data, FIXED.with_(metric=metric, pilot=pilot))
+    told = result.model.story["learning"]["metric"]
+    assert rmse(result) < 0.6 * rmse(plain)
+    assert told["form"] in ("diagonal", "full")
+    assert told["form"] == metric or metric == "learned"
+    assert told["holdout_error"]["after"] < told["holdout_error"]["before"]
+    assert told["columns"][0]["column"] == 0
+    energy = (result.model.map.frequencies.W**2).sum(axis=0)
+    assert energy[0] > 5 * energy[1:].max()
+    result.model.save(tmp_path / "m.model")
+    X = one_direction(40, seed=2)[0]
+    with Threads(2) as threads:
+        again = Model.load(tmp_path / "m.model").scores(X, threads)
+        np.testing.assert_array_equal(again, result.model.scores(X, threads))
+
+
+@pytest.mark.parametrize("kind", ["mc", "sobol", "weighted", "aligned", "ekal-cluster", "supervised"])
+def test_every_dense_map_has_a_metric(data, plain, kind):
+    result = train(data, FIXED.with_(metric="diagonal", map=kind))
+    assert rmse(result) < 0.7 * rmse(plain)
+
+
+def test_noise_has_no_metric():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1500, 4)), rng.normal(size=1500)
+    without, learned = (train(ArraySource(X, y), FIXED.with_(metric=metric)) for metric in ("none", "learned"))
+    if learned.model.story["learning"]["metric"]["form"] == "none":
+        np.testing.assert_array_equal(learned.model.map.frequencies.W, without.model.map.frequencies.W)
+    assert rmse(learned) < 1.05 * rmse(without)
+
+
+def test_columns_are_told_by_name(data):
+    rows = learning_rows(
+        {"metric": {"asked": "full", "form": "full", "holdout_error": {"before": 1.0, "after": 0.5},
+                    "columns": [{"column": 3, "share": 0.75, "name": "age"}, {"column": 1, "share": 0.25}]}}
+    )  # fmt: skip
+    assert rows == [("metric", "full, hold-out error 1 -> 0.5; most weight on age 75 %, 1 25 %")]
