@@ -6,6 +6,7 @@ from typing import Any
 
 from streamrf.binning_plan import estimate_binning, measure_binning, pilot_bytes, plan_binning
 from streamrf.calibrate import measure_rates
+from streamrf.errors import InputError
 from streamrf.pilot import sample_rows
 from streamrf.plan import SLACK, Plan, estimate_seconds, make_plan
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
@@ -17,6 +18,8 @@ def plan_run(source: Source, recipe: Recipe, *, outputs: int, **sizes: Any) -> P
     """As ``make_plan``. Where the pilot chooses, this is the plan for Fourier features, with room for its trials of
     random binning: once it has chosen that, there is a plan of its own."""
     if recipe.map == BINNING:
+        if source.has_weights:
+            raise InputError("random binning counts rows, which cannot have weights: use Fourier features (--map auto)")
         return plan_binning(source, recipe, outputs=outputs, **sizes)
     plan = make_plan(source, recipe, outputs=outputs, **sizes)
     if recipe.map == ANY:

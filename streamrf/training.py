@@ -220,6 +220,8 @@ class Training:
         recipe = self.recipe.with_(task=coding.task)
         if len(sample) < FEWEST_ROWS:
             recipe = recipe.with_(pilot="none", metric="none")
+        if recipe.map == ANY and (recipe.pilot == "none" or self.source.has_weights):
+            recipe = recipe.with_(map=AUTO)
         if recipe.map in (ANY, BINNING):
             settled = self._binning_pilot(sample, coding, recipe)
             return settled.recipe, settled.story
@@ -309,12 +311,15 @@ class Training:
 
 def chosen(recipe: Recipe) -> dict[str, Any]:
     """Every setting used, with the kernel's width in both conventions."""
-    settings = recipe.to_json()
-    if recipe.map == BINNING:
-        return {name: value for name, value in settings.items() if name not in FOURIER_ONLY}
-    if recipe.length_scale:
+    settings = {name: value for name, value in recipe.to_json().items() if name not in idle(recipe)}
+    if recipe.length_scale and recipe.map != BINNING:
         settings["gamma"] = make_kernel(recipe.kernel, length_scale=recipe.length_scale).gamma
     return settings
+
+
+def idle(recipe: Recipe) -> tuple[str, ...]:
+    """Settings that mean nothing for the map of a recipe."""
+    return FOURIER_ONLY if recipe.map == BINNING else ("grids", "table_bits")
 
 
 def describe_targets(coding: TargetCoding) -> str:

@@ -105,7 +105,9 @@ def draw_report(page: Path, out: Path, source: Any, threads: Any, overwrite: boo
 
 def settled(recipe: Any) -> dict[str, Any]:
     """The settings that lead to the same bits again; whether there is a pilot stays as it was asked for."""
-    return {name: value for name, value in recipe.to_json().items() if name != "pilot"}
+    from streamrf.training import idle
+
+    return {name: value for name, value in recipe.to_json().items() if name != "pilot" and name not in idle(recipe)}
 
 
 def default_out(data: str) -> str:
