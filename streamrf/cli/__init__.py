@@ -85,7 +85,7 @@ def main(args: list[str] | None = None) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return cli.main(args=args, standalone_mode=False)
+            return cli.main(args=args, prog_name="streamrf", standalone_mode=False)
     except StreamRFError as error:
         click.echo(f"streamrf: {error}", err=True)
         if isinstance(error, Stopped):
