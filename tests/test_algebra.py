@@ -558,6 +558,38 @@ def test_lambda_stays_is_set_or_is_retuned(shelf, tmp_path):
     assert both.code == 2
 
 
+def documented_keys(heading):
+    """The table in docs/json.md under this heading: keys, and what stands in the column beside them."""
+    text = (PROJECT / "docs" / "json.md").read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    return {key.strip(" `"): row[1] for row in rows for key in row[0].split(",")}
+
+
+def test_reports_have_the_keys_that_are_documented(shelf, tmp_path):
+    model, run = tmp_path / "m.model", ("--threads", 1, "--json")
+    commands = [
+        ("merge", shelf / "a.stats", shelf / "b.stats", "--out", model),
+        ("update", model, shelf / "c.zarr"),
+        ("forget", model, shelf / "b.zarr", "--retune"),
+        ("solve", shelf / "a.stats", "--lambda", 1, "--out", tmp_path / "s.model"),
+        ("accumulate", model, shelf / "b.zarr", "--out", tmp_path / "b.stats"),
+        ("update", tmp_path / "b.stats", shelf / "a.zarr"),
+    ]
+    table = documented_keys("update, forget, accumulate, merge, solve")
+    for command in commands:
+        found = done(*command, *run).json
+        solved = "model" in found
+        wanted = {key for key, of in table.items() if "all" in of.split() or command[0] in of}
+        wanted |= {key for key, of in table.items() if "where there is a model" in of and solved}
+        wanted -= {"statistics" if solved else "model"}
+        wanted |= {"model" if solved else "statistics"}
+        assert set(found) == wanted, command[0]
+        assert all(set(step) == {"lambda", "gcv"} for step in found.get("lambda_path") or ())
+    prepared = done("prepare", shelf / "a.zarr", *OPTIONS, "--out", tmp_path / "p.prepared", *run).json
+    assert set(prepared) == set(documented_keys("prepare"))
+    assert set(prepared["digests"]) == {"map", "scaling", "target coding"}
+
+
 def test_forget_strictly_as_a_command(shelf, tmp_path):
     options = (*OPTIONS, "--lambda", "1e-4")
     done("train", shelf / "a.zarr", shelf / "b.zarr", *options, "--out", tmp_path / "ab.model")
