@@ -27,6 +27,7 @@ from streamrf.reporting import Reporter
 from streamrf.sinks import open_sink
 from streamrf.sinks.parts import open_parts
 from streamrf.sources.base import Block, Source
+from streamrf.sources.coding import known_choice
 from streamrf.sources.open import open_source
 from streamrf.sources.spans import work_spans
 from streamrf.threads import Threads, available_cores
@@ -146,4 +147,4 @@ def _model(model: Model | str | Path) -> Model:
 
 
 def _source_for(model: Model, data: Any, options: dict[str, Any], *, need_targets: bool) -> Source:
-    return open_source(data, need_targets=need_targets, **{"features": model.feature_names, **options})
+    return open_source(data, need_targets=need_targets, **{**known_choice(model), **options})

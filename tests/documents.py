@@ -23,7 +23,7 @@ from tables import smooth, write_zarr
 
 LANGUAGES = ("python", "console", "bash", "text", "json")
 RUN = ("python", "console", "bash")
-OUTPUTS = ("--out", "--plot", "--checkpoint", "--figure", "--report")
+OUTPUTS = ("--out", "--plot", "--checkpoint", "--figure", "--report", "--onnx", "--numpy")
 ROWS = 1200
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 
@@ -81,6 +81,7 @@ def make_programs(folder: Path) -> None:
 def make_what_is_missing(command: str) -> None:
     """Tables, arrays and models that the command reads and that are not there."""
     words = shlex.split(command, comments=True)
+    words = words[:3] if words[:2] == ["streamrf", "convert"] else words  # what comes after IN is made by it
     for before, word in zip(["", *words], words, strict=False):
         if before not in OUTPUTS and not Path(word).exists():
             _make(Path(word))

@@ -36,7 +36,7 @@ def command(prepared: str, data: tuple[str, ...], **options: Any) -> None:
     start, out, overwrite = time.monotonic(), Path(options["out"]), options["overwrite"]
     check_target(out, overwrite)
     fixed = load_prepared(prepared)
-    source = open_data(data, options, features=fixed.feature_names)
+    source = open_data(data, options, known=fixed)
     with working(options, out) as work:
         statistics = accumulate(fixed, source, work)
         statistics.save(out, overwrite=overwrite)

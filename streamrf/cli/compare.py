@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from streamrf.cli.columns import column_options
 from streamrf.cli.options import data_options, make_recipe, open_data, print_json, run_options, shards_argument
 
 
 @click.command("compare")
 @shards_argument
 @data_options
+@column_options
 @click.option("--maps", metavar="A,B,...", help="Ways of drawing frequencies; all but the learned ones by default.")
 @click.option("--D", "D", default="50,100,200,400", show_default=True, metavar="N,N,...", help="Numbers of features.")
 @click.option(

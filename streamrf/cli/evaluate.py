@@ -24,22 +24,25 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     \b
     Examples:
       streamrf evaluate data.model test.zarr
-      streamrf evaluate data.model test.parquet --target price --json
+      streamrf evaluate data.model test.parquet --json
     """
     from streamrf.cli.display import make_reporter, print_confusion, print_table
+    from streamrf.columns.document import describe_unknown
     from streamrf.model import Model
     from streamrf.prediction import evaluate_rows
     from streamrf.threads import Threads
 
     as_json, quiet, nan = (options.pop(k) for k in ("as_json", "quiet", "nan"))
     loaded = Model.load(model)
-    source = open_data(data, options, features=loaded.feature_names)
+    source = open_data(data, options, known=loaded)
     reporter = make_reporter(quiet=quiet or as_json)
     with (
         Threads(options["threads"]) as threads,
         cluster_engine(pop_cluster(options), reporter, threads=threads.count) as engine,
     ):
         metrics = evaluate_rows(loaded, source, threads=threads, reporter=reporter, nan=nan, engine=engine)
+    if source.unknown_levels:
+        reporter.note(describe_unknown(source.unknown_levels))
     if as_json:
         print_json(metrics)
         return

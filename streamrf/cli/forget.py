@@ -74,7 +74,7 @@ def _subtract(
 
     start, statistics = time.monotonic(), Statistics.load(model)
     use_nan_policy(statistics, options["nan"])
-    source = open_data(shards, options, features=statistics.prepared.feature_names)
+    source = open_data(shards, options, known=statistics.prepared)
     removed = forget(statistics, source, work, rows=parse_rows(options["rows"], source))
     solved = solve_again(statistics, options, work.threads)
     write(statistics, solved, *target)
@@ -94,8 +94,8 @@ def _train_anew(
     from streamrf.model import Model
 
     old = Model.load(model)
-    stays = open_data(rest, dict(options), features=old.feature_names)
-    leaves = open_data(shards, dict(options), features=old.feature_names) if shards else None
+    stays = open_data(rest, dict(options), known=old)
+    leaves = open_data(shards, dict(options), known=old) if shards else None
     result, removed = retrain(old, stays, leaves, work)
     result.model.save(target[0], state=result.state, overwrite=target[1])
     return {**summary(target[0], result), "removed": removed, "strict": True}

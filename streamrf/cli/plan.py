@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from streamrf.cli.columns import column_options
 from streamrf.cli.options import (
     data_options,
     make_recipe,
@@ -21,6 +22,7 @@ from streamrf.cli.options import (
 @click.command("plan")
 @shards_argument
 @data_options
+@column_options
 @recipe_options
 @memory_option
 @click.option("--epsilon", type=float, help="Say what D a kernel error below this asks for. Reads a sample of rows.")

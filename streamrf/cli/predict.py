@@ -51,6 +51,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
       tail -f rows.jsonl | streamrf predict data.model - --format jsonl --out - | consumer
     """
     from streamrf.cli.display import make_reporter
+    from streamrf.columns.document import describe_unknown
     from streamrf.model import Model
     from streamrf.prediction import prediction_columns
     from streamrf.units import format_count
@@ -59,15 +60,13 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
     _check_streams(data, out, as_json)
     loaded, cluster = Model.load(model), pop_cluster(options)
     columns = prediction_columns(loaded, proba)
-    reporter = make_reporter(quiet=quiet or as_json or out == STREAM)
+    reporter = make_reporter(quiet=quiet or as_json)
     job = _Job(loaded, columns, proba, out, options, reporter)
     start = time.monotonic()
     form = _stream_form(data, options["form"])
     rows, unknown = job.stream(data[0], form) if form else job.source(data, cluster)
     seconds = time.monotonic() - start
     if unknown:
-        from streamrf.streams.predicting import describe_unknown
-
         reporter.note(describe_unknown(unknown))
     if as_json:
         names = [name for name, _ in columns]
@@ -132,7 +131,7 @@ class _Job:
                 rows = predict_elsewhere(self.model, source, sink, engine=engine, **told)
             else:
                 rows = predict_rows(self.model, source, sink, threads=threads, **told)
-        return rows, dict(getattr(source, "unknown_levels", {}))
+        return rows, dict(source.unknown_levels)
 
     def _sink(self, n_rows: int) -> AbstractContextManager[Any]:
         if self.out == STREAM:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from streamrf.cli.columns import column_options
 from streamrf.cli.options import (
     data_options,
     make_recipe,
@@ -21,6 +22,7 @@ from streamrf.cli.options import (
 @click.command("prepare")
 @shards_argument
 @data_options
+@column_options
 @recipe_options
 @click.option("--classes", metavar="A,B,...", help="All labels there will ever be, where this data may lack some.")
 @memory_option

@@ -38,7 +38,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
 
     start, out = time.monotonic(), Path(options["out"] or f"{model.rstrip('/')}.html")
     check_report(out, overwrite=options["overwrite"])
-    source = open_data(data, options, features=Model.load(model).feature_names) if data else None
+    source = open_data(data, options, known=Model.load(model)) if data else None
     with Threads(options["threads"]) as threads:
         made = make_report(model, source, threads=threads)
     made.save(out, overwrite=options["overwrite"])

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
+from streamrf.cli.columns import column_options
 from streamrf.cli.config import SETTLED
 from streamrf.cli.options import (
     checkpoint_options,
@@ -29,6 +30,7 @@ BESIDE = "auto"  # --report without a name
 @click.command("train")
 @shards_argument
 @data_options
+@column_options
 @recipe_options
 @memory_option
 @click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
@@ -65,9 +67,9 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     page = report_place(options.pop("report"), out, overwrite)
     settings, cluster = make_settings(options, out), pop_cluster(options)
     settings.keeps = None if keep else out
-    source = open_data(data, options)
-    recipe = make_recipe(options)
     reporter = make_reporter(quiet=quiet or as_json)
+    source = open_data(data, options, reporter=reporter)
+    recipe = make_recipe(options)
     with (
         Threads(settings.threads) as threads,
         cluster_engine(cluster, reporter, threads=threads.count, memory=settings.memory) as settings.engine,

@@ -41,7 +41,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     check_budget([model], options["memory"], states=2)
     statistics = Statistics.load(model)
     use_nan_policy(statistics, options["nan"])
-    source = open_data(data, options, features=statistics.prepared.feature_names)
+    source = open_data(data, options, known=statistics.prepared)
     with working(options, out) as work:
         added = update(statistics, source, work, rows=parse_rows(options["rows"], source))
         solved = solve_again(statistics, options, work.threads)

@@ -101,6 +101,12 @@ class Columns:
         return made
 
 
+def describe_unknown(unknown: Mapping[str, int]) -> str:
+    """One sentence about values of categories that training had not seen, counted by column."""
+    listed = ", ".join(f"{count:,} in '{name}'" for name, count in sorted(unknown.items()))
+    return f"values that training had not seen: {listed}; each stands for no known category"
+
+
 def names_to_json(kept: Any) -> dict[str, Any]:
     """What a model, or what was prepared for one, knows about names and columns."""
     columns: Columns | None = kept.columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,6 +64,11 @@ class Source(ABC):
     @property
     def has_targets(self) -> bool:
         return self.n_outputs > 0
+
+    @property
+    def unknown_levels(self) -> Mapping[str, int]:
+        """By column, how many values were read that the coding of columns does not know."""
+        return {}
 
     @abstractmethod
     def chunks(self) -> tuple[Span, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -47,6 +48,10 @@ class Shards(Table):
 
     def members(self) -> tuple[Source, ...]:
         return tuple(member for part in self.parts for member in part.members())
+
+    @property
+    def unknown_levels(self) -> Counter[str]:
+        return sum((Counter(part.unknown_levels) for part in self.parts), Counter[str]())
 
     def has_partial_reads(self) -> bool:
         return all(part.has_partial_reads() for part in self.parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -79,9 +79,3 @@ class StreamPredictor:
                 f"{arrived.unit} {arrived.first + row:,} of {self._where} has {X[row, place]} for '{name}':"
                 " every prediction needs all of its inputs"
             )
-
-
-def describe_unknown(unknown: dict[str, int]) -> str:
-    """One sentence about levels that training had not seen."""
-    listed: list[Any] = [f"{count:,} in '{name}'" for name, count in sorted(unknown.items())]
-    return f"values that training had not seen: {', '.join(listed)}; each stands for no known category"
