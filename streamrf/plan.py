@@ -167,7 +167,7 @@ def _iterative_plan(
         "pilot": 0 if recipe.pilot == "none" else _pilot_bytes(source, recipe, threads, outputs),
         "sample": 3 * _sample_rows(source, recipe) * source.n_features * max(4, source.x_dtype.itemsize),
     }
-    fixed = reserved + parts["gradients"] + parts["vectors"] + parts["preconditioner"]
+    fixed = reserved + parts["statistics"] + parts["block"] + parts["vectors"] + parts["preconditioner"]
     share = holdout_share(recipe, source.n_rows)
     span_bytes = _reading(source, recipe, outputs, share, budget - fixed, parts)
     stages = {name: reserved + int(SLACK * sum(parts[part] for part in alive)) for name, alive in ALIVE.items()}
@@ -176,9 +176,7 @@ def _iterative_plan(
     return Plan(budget, reserved, parts, stages, SPAN_ROWS, span_bytes, share, passes, solver, why, alive=ALIVE)
 
 
-def _reading(
-    source: Source, recipe: Recipe, outputs: int, share: float, room: int, parts: dict[str, int]
-) -> int:
+def _reading(source: Source, recipe: Recipe, outputs: int, share: float, room: int, parts: dict[str, int]) -> int:
     """Fill in what reading and judging take, and say how much is read at a time."""
     span_bytes = int(np.clip(room // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
     spans = work_spans(source, SPAN_ROWS, span_bytes)

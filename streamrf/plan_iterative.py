@@ -19,12 +19,11 @@ VECTORS = {"cg": 12, "newton": 34, "sgd": 12}  # arrays of outputs x D that are 
 
 ALIVE = {  # the parts that are alive in each stage
     "pilot": ("pilot", "sample"),
-    "pass": ("gradients", "vectors", "reading", "hold-out rows", "rows that precondition"),
-    "solve": ("gradients", "vectors", "preconditioner", "reading", "hold-out rows", "judging",
+    "pass": ("statistics", "block", "vectors", "reading", "hold-out rows", "rows that precondition"),
+    "solve": ("statistics", "block", "vectors", "preconditioner", "reading", "hold-out rows", "judging",
               "rows that precondition"),
 }  # fmt: skip
 CURES = {
-    "gradients": "lower --D",
     "vectors": "lower --D",
     "preconditioner": "lower --D",
     "rows that precondition": "lower --D",
@@ -35,9 +34,11 @@ def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, thre
     """Bytes of what only an iterative route has."""
     D, item = recipe.D, {"8": 1, "12": 2, "float32": 4}.get(recipe.bits, 8)
     rows = sample_rows(recipe, source.n_rows, room)
-    kept = 0 if recipe.preconditioner == "nystrom" else rows
+    sketched = recipe.preconditioner == "nystrom"
+    kept, columns = (0, max(outputs + 1, rows)) if sketched else (rows, outputs + 1)
     return {
-        "gradients": (threads + 2) * (outputs + 1) * 8 * (D + 64) + threads * BATCH * (D + 64) * item,
+        "statistics": columns * 8 * (D + 64),
+        "block": threads * (2 * columns * 8 + BATCH * item) * (D + 64),
         "vectors": VECTORS[solver] * outputs * 8 * D,
         "preconditioner": preconditioner_bytes(recipe, rows),
         "rows that precondition": 3 * kept * (source.n_features * max(4, source.x_dtype.itemsize) + 8 * outputs + 16),

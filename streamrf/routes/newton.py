@@ -37,7 +37,7 @@ class NewtonRoute(IterativeRoute):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         check_task(self.recipe.loss, self.prepared.coding)
-        if self.recipe.loss == "logistic":
+        if self.recipe.loss == Logistic.name:
             self.calibration = plain_calibration(self.prepared.coding.outputs)
 
     def fit(self) -> Fitted:
@@ -47,8 +47,10 @@ class NewtonRoute(IterativeRoute):
             self._restore()
             self._search()
         trial = min(self._tried, key=lambda trial: trial.score)
-        story = {"solver": {"name": "newton", "loss": self.recipe.loss, "path": [asdict(t) for t in self._tried]}}
-        return self.finish(state, self._weights(self._best, trial.ridge), story)
+        facts = {"name": "newton", "loss": self.recipe.loss, "path": [asdict(trial) for trial in self._tried]}
+        if isinstance(self._loss, Huber):
+            facts["threshold"] = self._loss.threshold.tolist()
+        return self.finish(state, self._weights(self._best, trial.ridge), {"solver": facts})
 
     def _restore(self) -> None:
         """Where the search stood, if this run goes on with another."""

@@ -1,0 +1,266 @@
+"""Iterative routes against dense references; the same weights whatever the order, the engine or the interruption."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from cluster_tools import local_cluster
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression, QuantileRegressor, Ridge
+from sklearn.svm import LinearSVC
+from tables import labelled, smooth, write_zarr
+
+import streamrf.plan as plan
+from streamrf.calibrate import Rates
+from streamrf.engines.cluster import ClusterEngine
+from streamrf.errors import BudgetError, InputError
+from streamrf.interrupts import Interrupted
+from streamrf.losses import Huber
+from streamrf.plan import make_plan
+from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
+from streamrf.routes.cg import Trial, next_ridge
+from streamrf.sources import ArraySource, open_source
+from streamrf.threads import ALONE, Threads
+from streamrf.training import Settings, Training, train
+
+FIXED = Recipe(
+    D=60, kernel="gaussian", length_scale=2.0, scaling="standard", bits="8", ridge=1e-3, pilot="none", holdout=0.0
+)
+ROWS = 900
+CG = FIXED.with_(solver="cg")
+
+
+def numbers():
+    return smooth(ROWS)
+
+
+def classes(count):
+    return labelled(ROWS, classes=count)
+
+
+def fit(X, y, recipe, **settings):
+    return train(ArraySource(X, y, chunk_rows=250), recipe, Settings(threads=1, **settings)).model
+
+
+def features(model, X):
+    return model.map.dense(model.scaling.transform(X, model.map.precision.inputs), ALONE)
+
+
+def scores(model, X):
+    return model.scores(X, ALONE)
+
+
+@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("preconditioner", ["sample", "nystrom"])
+def test_conjugate_gradients_solve_the_ridge_problem(bits, preconditioner):
+    X, y = numbers()
+    Y = np.stack([y, y**2], axis=1)
+    model = fit(X, Y, CG.with_(bits=bits, preconditioner=preconditioner))
+    Z = features(model, X)
+    dense = Ridge(alpha=ROWS * 1e-3, solver="cholesky").fit(Z, Y)
+    np.testing.assert_allclose(scores(model, X), dense.predict(Z), atol=2e-3 * np.abs(Y).max())
+
+
+def test_held_out_rows_choose_a_lambda_near_that_of_the_direct_route():
+    X, y = numbers()
+    recipe = FIXED.with_(ridge=None, holdout=0.2)
+    direct, iterative = fit(X, y, recipe), fit(X, y, recipe.with_(solver="cg"))
+    assert iterative.story["holdout"]["rmse"] <= 1.01 * direct.story["holdout"]["rmse"]
+    assert len(iterative.story["solver"]["path"]) >= 3
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_logistic_loss_is_that_of_scikit_learn(count):
+    X, y = classes(count)
+    model = fit(X, y, FIXED.with_(loss="logistic"))
+    Z = features(model, X)
+    dense = LogisticRegression(C=1 / (2 * ROWS * 1e-3), tol=1e-8, max_iter=2000).fit(Z, y)
+    found, expected = model.probabilities(scores(model, X)), dense.predict_proba(Z)
+    rows = np.arange(ROWS)
+    gap = np.log(expected[rows, y]).mean() - np.log(found[rows, y]).mean()
+    assert abs(gap) < 1e-3
+    np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_squared_hinge_is_that_of_scikit_learn(count):
+    X, y = classes(count)
+    model = fit(X, y, FIXED.with_(loss="squared-hinge"))
+    Z = features(model, X)
+    dense = LinearSVC(
+        C=1 / (2 * ROWS * 1e-3), loss="squared_hinge", dual=False, tol=1e-8, max_iter=5000, intercept_scaling=100.0
+    ).fit(Z, y)
+    expected = dense.decision_function(Z).reshape(ROWS, -1)
+    np.testing.assert_allclose(scores(model, X), expected, atol=0.03)
+
+
+def test_the_huber_fit_is_the_minimum_and_does_not_feel_outliers():
+    X, y = numbers()
+    y = y.copy()
+    y[::20] += 50
+    model = fit(X, y, FIXED.with_(loss="huber"))
+    Z, n = features(model, X), ROWS
+    loss = Huber(np.array(model.story["solver"]["threshold"]))
+
+    def objective(theta):
+        pulls, losses = loss.of_rows((Z @ theta[:-1] + theta[-1])[:, None], y[:, None])
+        gradient = np.append(Z.T @ pulls[:, 0] / n + 2e-3 * theta[:-1], pulls.mean())
+        return losses.mean() + 1e-3 * theta[:-1] @ theta[:-1], gradient
+
+    dense = minimize(objective, np.zeros(Z.shape[1] + 1), jac=True, method="L-BFGS-B", options={"ftol": 1e-15})
+    expected = Z @ dense.x[:-1] + dense.x[-1]
+    np.testing.assert_allclose(scores(model, X)[:, 0], expected, atol=0.05)
+    clean = np.ones(n, bool)
+    clean[::20] = False
+    squared = fit(X, y, FIXED)
+    errors = [np.abs(scores(m, X)[clean, 0] - y[clean]).mean() for m in (model, squared)]
+    assert errors[0] < 0.7 * errors[1]
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+def test_quantiles_are_those_of_scikit_learn(quantile):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2)).astype(np.float32)
+    y = X[:, 0] + (1 + np.abs(X[:, 1])) * rng.standard_normal(300)
+    model = train(
+        ArraySource(X, y), FIXED.with_(D=20, loss="quantile", quantile=quantile, ridge=1e-4), Settings(threads=1)
+    ).model
+    Z = features(model, X)
+    dense = QuantileRegressor(quantile=quantile, alpha=0.0, solver="highs").fit(Z, y)
+
+    def objective(prediction, weights):
+        above = y - prediction
+        return np.maximum(quantile * above, (quantile - 1) * above).mean() + 1e-4 * weights @ weights
+
+    mine = model.weights.coefficients[:, 0] / model.map.amplitudes
+    assert objective(scores(model, X)[:, 0], mine) <= objective(dense.predict(Z), dense.coef_) * 1.01
+    assert (y <= scores(model, X)[:, 0]).mean() == pytest.approx(quantile, abs=0.04)
+
+
+RUNS = {
+    "cg": (numbers, CG.with_(holdout=0.1, ridge=None)),
+    "nystrom": (numbers, CG.with_(preconditioner="nystrom")),
+    "logistic": (lambda: classes(3), FIXED.with_(loss="logistic", holdout=0.1, ridge=None)),
+    "quantile": (numbers, FIXED.with_(loss="quantile", holdout=0.1)),
+}
+
+
+class Impatient(Reporter):
+    """Presses Ctrl-C in the middle of a pass, once so many passes have begun."""
+
+    def __init__(self, passes):
+        self.left = passes
+
+    def started(self, title, total, done):
+        self.left -= 1
+
+    def advanced(self, done, checkpoint_age):
+        if self.left == 0 and 0 < done < ROWS:
+            self.left = -1000
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_bits_do_not_depend_on_chunks_and_order(name):
+    make, recipe = RUNS[name]
+    X, y = make()
+    whole = fit(X, y, recipe)
+    other = train(
+        ArraySource(X, y, chunk_rows=77), recipe, Settings(threads=1, order=np.random.default_rng(0).permutation)
+    ).model
+    assert np.array_equal(whole.weights.coefficients, other.weights.coefficients)
+    assert np.array_equal(whole.weights.intercept, other.weights.intercept)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_weights(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "SPAN_ROWS", 250)
+    make, recipe = RUNS[name]
+    X, y = make()
+    whole = fit(X, y, recipe)
+    settings = Settings(threads=1, checkpoint=tmp_path / "kept", checkpoint_every=3600)
+    stops = 0
+    with Threads(1) as threads:
+        for passes in (1, 2, 3, 5, 1000):
+            training = Training(ArraySource(X, y, chunk_rows=250), recipe, settings, Impatient(passes), threads)
+            try:
+                model = training.run().model
+                break
+            except Interrupted:
+                stops += 1
+    assert stops >= 3
+    assert np.array_equal(whole.weights.coefficients, model.weights.coefficients)
+    assert whole.story["solver"] == model.story["solver"]
+
+
+def test_a_cluster_gives_the_same_weights(tmp_path):
+    sources = {}
+    for name, (make, _) in RUNS.items():
+        X, y = make()
+        sources[name] = open_source(write_zarr(tmp_path / f"{name}.zarr", X, y, 200))
+    with local_cluster(2) as (_, client):
+        for name, (_, recipe) in RUNS.items():
+            engine = ClusterEngine(client, group_seconds=0.0)
+            local = train(sources[name], recipe, Settings(threads=1)).model
+            there = train(sources[name], recipe, Settings(threads=1, engine=engine)).model
+            assert np.array_equal(local.weights.coefficients, there.weights.coefficients), name
+
+
+def test_the_walk_over_lambda_goes_where_it_is_better():
+    def walk(score, fixed=False):
+        tried = []
+        while (ridge := next_ridge(1e-4, tried, fixed)) is not None:
+            tried.append(Trial(ridge, score(ridge), 1))
+        return [trial.ridge for trial in tried]
+
+    assert walk(lambda ridge: 1 + abs(np.log10(ridge) + 6)) == pytest.approx([1e-4, 1e-5, 1e-6, 1e-7])
+    assert walk(lambda ridge: 1 + abs(np.log10(ridge) + 2)) == pytest.approx([1e-4, 1e-5, 1e-3, 1e-2, 1e-1])
+    assert walk(lambda ridge: 1.0) == pytest.approx([1e-4, 1e-5, 1e-3])
+    assert walk(lambda ridge: 1.0, fixed=True) == [1e-4]
+
+
+class TestPlan:
+    slow_gram = Rates(projection=1e10, cosines=1e9, gram=1e10, factor=1e10)
+    fast_gram = Rates(projection=1e10, cosines=1e9, gram=1e14, factor=1e13)
+
+    @staticmethod
+    def planned(recipe, budget=10 * 2**30, rows=400_000):
+        X = np.broadcast_to(np.zeros((1, 4), np.float32), (rows, 4))
+        source = ArraySource(X, np.broadcast_to(np.zeros(1), (rows,)))
+        return make_plan(source, recipe, outputs=1, threads=2, budget=budget)
+
+    @pytest.mark.parametrize(("rates", "expected"), [(slow_gram, "cg"), (fast_gram, "cholesky")])
+    def test_the_measured_rates_decide(self, monkeypatch, rates, expected):
+        monkeypatch.setattr(plan, "rates_of_this_machine", lambda bits, threads: rates)
+        found = self.planned(Recipe(D=10_000, bits="8"))
+        assert found.solver == expected
+        assert found.to_json()["solvers"].keys() == {"cholesky", "cg"}
+        assert ("estimated" in found.why) == (expected == "cg")
+
+    def test_what_does_not_fit_as_a_matrix_is_iterated(self):
+        found = self.planned(Recipe(D=20_000, bits="8"), budget=3 * 2**30)
+        assert found.solver == "cg"
+        assert "the budget is 3" in found.why
+        found.check()
+
+    def test_a_hundred_thousand_features_fit_in_24_gigabytes(self):
+        found = self.planned(Recipe(D=100_000, bits="8", pilot="none"), budget=24 * 2**30)
+        assert found.solver == "cg"
+        assert found.projected < 8 * 2**30
+        found.check()
+
+    def test_small_systems_are_solved_directly_without_measuring(self, monkeypatch):
+        monkeypatch.setattr(plan, "rates_of_this_machine", None)
+        assert self.planned(Recipe(D=1000)).solver == "cholesky"
+
+    def test_a_budget_for_neither_is_refused(self):
+        with pytest.raises(BudgetError):
+            self.planned(Recipe(D=2_000_000, bits="8"), budget=2**30).check()
+
+
+@pytest.mark.parametrize("settings", [{"solver": "cg", "loss": "hinge"}, {"loss": "logistic", "cv": 3}])
+def test_pairings_that_do_not_exist_are_refused(settings):
+    with pytest.raises(InputError):
+        Recipe(**settings)
