@@ -26,7 +26,8 @@ SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
 SOLVERS = ("cholesky", "cg", "newton", "sgd")
 PRECONDITIONERS = ("sample", "nystrom")
 LOSS_SOLVERS = {  # which solvers can do each loss
-    "squared": ("cholesky", "cg"), "hinge": ("sgd",), "squared-hinge": ("newton",), "logistic": ("newton",),
+    "squared": ("cholesky", "cg"), "hinge": ("sgd",), "squared-hinge": ("newton", "sgd"),
+    "logistic": ("newton", "sgd"),
     "huber": ("newton",), "quantile": ("newton",),
 }  # fmt: skip
 LOSSES = tuple(LOSS_SOLVERS)
