@@ -101,7 +101,7 @@ def search_metric(run: PilotRun, best: Trial) -> Metric:
     """From the best isotropic trial; no round begins after twice the work that the pilot has for a stage."""
     columns, limit = run.scaling(best.scaling).n_outputs, run.spent + PATIENCE * run.budget
     forms = forms_for(run.recipe.metric, columns)
-    fits = TrialFits(run, replace(best, rows=min(best.rows, ROWS)))
+    fits = TrialFits(run, replace(best, rows=min(best.rows, ROWS), ridge=0.0))
     return learn_metric(fits, fits.start(), columns, forms=forms, late=lambda: run.spent > limit)
 
 

@@ -89,6 +89,7 @@ class PilotRun:
         self.trials: list[Trial] = []
         self.factors: dict[str, np.ndarray] = {}  # of metrics, by the name that a trial has them by
         self.metric: np.ndarray | None = None  # that of the winner
+        self.any_ridge = False  # even if one was given: a metric is to be the same whether it was or not
         self.learning: dict[str, Any] = {}  # how the metric was learned
 
     def settle(self) -> Recipe:
@@ -103,16 +104,17 @@ class PilotRun:
         if rows > large[1]:
             self.limit = self.spent + self.budget  # the stage that matters most is not to starve
             best = self.refine(best, large[0], rows)
+        isotropic = best
         if self.recipe.metric != NONE:
-            best = self.with_metric(best)
+            best = self.with_metric(isotropic)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
-        self.metric = self.factors.get(best.metric)
+        self.metric = self._folded(best, isotropic)
         return replace(
             self.recipe,
             scaling=best.scaling,
             kernel=best.kernel,
-            length_scale=best.length_scale,
+            length_scale=isotropic.length_scale,
             bits=bits,
             ridge=best.ridge if self.recipe.ridge is None else self.recipe.ridge,
             map=default_kind(kernel, self._columns(best)) if self.recipe.map == AUTO else self.recipe.map,
@@ -120,32 +122,40 @@ class PilotRun:
         )
 
     def settle_metric(self) -> Recipe:
-        """Of a recipe that has no other ``auto`` left: only the width moves, with the metric."""
+        """Of a recipe that has no ``auto`` left, which stays as it is."""
         recipe, rows = self.recipe, min(len(self.sample), LARGE_ROWS)
         assert recipe.length_scale is not None
         D = min(recipe.D, PILOT_D)
-        start = Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows)
-        best = self.with_metric(self.fit(start))
-        self.metric = self.factors.get(best.metric)
-        return replace(recipe, length_scale=best.length_scale)
+        isotropic = self.fit(Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows))
+        self.metric = self._folded(self.with_metric(isotropic), isotropic)
+        return recipe
+
+    def _folded(self, best: Trial, isotropic: Trial) -> np.ndarray | None:
+        """The metric with its width in it: the recipe keeps that of the isotropic kernel, from which all of it follows
+        again."""
+        factor = self.factors.get(best.metric)
+        return None if factor is None else factor * (isotropic.length_scale / best.length_scale)
 
     def with_metric(self, best: Trial) -> Trial:
         """The trial with a learned metric and a width of its own, if that is clearly better than the trial as it is."""
         from streamrf.maps.learned.metric import LEAST_GAIN
         from streamrf.metric_pilot import describe, search_metric
 
+        self.any_ridge = True
         found = search_metric(self, best)
+        plain: Trial = found.isotropic.origin
         stretched: Trial = found.judged.origin
         if found.learned and stretched.rows < best.rows:
             self.limit = self.spent + self.budget
             stretched = self.descend(replace(stretched, rows=best.rows), 2**0.5, free=True)
-        if not found.learned or stretched.error > best.error * (1.0 - LEAST_GAIN):
-            stretched = best
-        form = found.form if stretched is not best else NONE
-        errors = {"before": best.error, "after": stretched.error}
+            plain = self.fit(replace(best, ridge=0.0))
+        self.any_ridge = False
+        better = found.learned and stretched.error <= plain.error * (1.0 - LEAST_GAIN)
+        form = found.form if better else NONE
+        errors = {"before": plain.error, "after": stretched.error if better else plain.error}
         self.learning = {"asked": self.recipe.metric, "form": form, "holdout_error": errors, **describe(found)}
-        self.reporter.note(f"metric: {form}, error {best.error:.4f} -> {stretched.error:.4f} on unseen rows")
-        return stretched
+        self.reporter.note(f"metric: {form}, error {errors['before']:.4f} -> {errors['after']:.4f} on unseen rows")
+        return stretched if better else best
 
     def pairings(self) -> Iterator[tuple[str, str]]:
         """Scalings and kernels to try: what the recipe fixes, or the candidates."""
@@ -249,7 +259,7 @@ class PilotRun:
         return features + lambdas * (FACTOR_COST * D**3 + VALIDATION * trial.rows * D * outputs)
 
     def _ridges(self, trial: Trial) -> tuple[float, ...]:
-        if self.recipe.ridge is not None:
+        if self.recipe.ridge is not None and not self.any_ridge:
             return (self.recipe.ridge,)
         ridges = RIDGES if not trial.ridge else tuple(trial.ridge * 10.0**e for e in (-2, -1, 0, 1))
         return tuple(ridge for ridge in ridges if ridge >= LEAST_RIDGE[self.coding.task])

@@ -1,4 +1,4 @@
-"""Learned maps and metrics in whole runs: what they gain, what a model tells of them, and that it loads as any other."""
+"""Learned maps and metrics in whole runs: what they gain, what models tell of them, and that these load as any do."""
 
 from __future__ import annotations
 

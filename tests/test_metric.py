@@ -214,9 +214,15 @@ def test_targets_that_use_every_direction_alike_lose_nothing(threads):
     X = np.random.default_rng(0).normal(size=(1000, 4))
     run, recipe = piloted(X, np.exp(-(X**2).sum(axis=1) / 4), threads)
     assert drop(run) <= 1.0
-    if run.learning["form"] == "none":
-        assert run.metric is None
-        assert recipe.length_scale in {trial.length_scale for trial in run.trials if trial.metric == "none"}
+    assert (run.metric is None) == (run.learning["form"] == "none")
+    assert recipe.length_scale in {trial.length_scale for trial in run.trials if trial.metric == "none"}
+
+
+def test_the_metric_carries_the_width_that_was_tuned_with_it(threads):
+    X = np.random.default_rng(0).normal(size=(800, 6))
+    run, recipe = piloted(X, np.sin(2 * X[:, 0]), threads, metric="diagonal")
+    best = min((trial for trial in run.trials if trial.metric != "none"), key=lambda trial: trial.error)
+    np.testing.assert_allclose(run.metric / recipe.length_scale, run.factors[best.metric] / best.length_scale)
 
 
 def test_a_metric_is_the_same_for_any_number_of_threads(threads):
@@ -238,7 +244,15 @@ def test_a_given_width_is_where_the_search_of_a_metric_starts(threads):
     X = np.random.default_rng(0).normal(size=(800, 6))
     run, recipe = piloted(X, np.sin(2 * X[:, 0]), threads, length_scale=3.0)
     assert all(trial.length_scale == 3.0 for trial in run.trials if trial.metric == "none")
-    assert recipe.length_scale != 3.0
+    assert recipe.length_scale == 3.0
+
+
+def test_a_settled_recipe_learns_the_same_metric_again(threads):
+    X = np.random.default_rng(0).normal(size=(800, 6))
+    run, recipe = piloted(X, np.sin(2 * X[:, 0]), threads)
+    settled = {"length_scale": recipe.length_scale, "ridge": 10 * recipe.ridge}
+    again, _ = piloted(X, np.sin(2 * X[:, 0]), threads, **settled)
+    np.testing.assert_array_equal(again.metric, run.metric)
 
 
 def test_gradients_are_those_of_the_predictor_that_was_measured(threads):
