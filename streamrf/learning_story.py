@@ -32,6 +32,13 @@ def metric_sentence(told: dict[str, Any]) -> str:
     return f"{told['form']}, {error}; most weight on {', '.join(names)}"
 
 
+def with_names(told: dict[str, Any], names: tuple[str, ...] | None, scaling: str) -> dict[str, Any]:
+    """A metric's columns with the names that the data has for them, where scaled inputs are the columns themselves."""
+    if not names or scaling == "pca":
+        return told
+    return {**told, "columns": [{**each, "name": names[each["column"]]} for each in told["columns"]]}
+
+
 def learning_rows(learning: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Lines for a table that people read."""
     learning = learning or {}

@@ -19,7 +19,7 @@ from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
 from streamrf.files import check_free_space
 from streamrf.kernels import make_kernel
-from streamrf.learning_story import map_sentence
+from streamrf.learning_story import map_sentence, with_names
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets, settle_targets
 from streamrf.maps.base import FeatureMap
@@ -233,8 +233,11 @@ class Training:
         run = PilotRun(sample, coding, recipe, self.threads, budget=budget, reporter=self.reporter)
         recipe = run.settle() if searched else run.settle_metric()
         self.metric = run.metric
-        learning = {"learning": {"metric": run.learning}} if run.learning else {}
-        return recipe, {"pilot": [vars(trial) for trial in run.trials], **learning}
+        story: dict[str, Any] = {"pilot": [vars(trial) for trial in run.trials]}
+        if run.learning:
+            told = with_names(run.learning, self.source.feature_names, recipe.scaling)
+            story["learning"] = {"metric": told}
+        return recipe, story
 
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
         if recipe.scaling != "minmax":

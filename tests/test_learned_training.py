@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import streamrf
 
 from streamrf.errors import InputError
-from streamrf.learning_story import learning_rows, map_sentence
+from streamrf.learning_story import learning_rows, map_sentence, with_names
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.sources.memory import ArraySource
@@ -200,9 +201,30 @@ def test_noise_has_no_metric():
     assert rmse(learned) < 1.05 * rmse(without)
 
 
-def test_columns_are_told_by_name(data):
-    rows = learning_rows(
-        {"metric": {"asked": "full", "form": "full", "holdout_error": {"before": 1.0, "after": 0.5},
-                    "columns": [{"column": 3, "share": 0.75, "name": "age"}, {"column": 1, "share": 0.25}]}}
-    )  # fmt: skip
-    assert rows == [("metric", "full, hold-out error 1 -> 0.5; most weight on age 75 %, 1 25 %")]
+def test_columns_are_told_by_name():
+    told = {"asked": "full", "form": "full", "holdout_error": {"before": 1.0, "after": 0.5},
+            "columns": [{"column": 1, "share": 0.75}, {"column": 0, "share": 0.25}]}  # fmt: skip
+    named = with_names(told, ("income", "age"), "standard")
+    assert learning_rows({"metric": named}) == [
+        ("metric", "full, hold-out error 1 -> 0.5; most weight on age 75 %, income 25 %")
+    ]
+    assert with_names(told, ("income", "age"), "pca") == with_names(told, None, "standard") == told
+
+
+def test_commands_show_what_was_learned(tmp_path):
+    X, y = one_direction(800, 3)
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "X.npy", X)
+    np.save(tmp_path / "data" / "y.npy", y)
+    place, out = str(tmp_path / "data"), str(tmp_path / "m.model")
+    few = ["--D", "40", "--pilot", "none", "--learning-iterations", "4", "--learning-steps", "20", "--out", out]
+    shown = streamrf("train", place, *few, "--map", "supervised", "--metric", "learned").out
+    assert "learned map" in shown
+    assert "hold-out error" in shown
+    assert "metric" in shown
+    told = streamrf("inspect", out, "--json").json["learning"]
+    assert set(told) == {"map", "metric"}
+    assert "most weight on 0" in " ".join(streamrf("inspect", out).out.split())
+    again = streamrf("train", place, *few, "--metric", "diagonal", "--overwrite", "--json").json
+    assert set(again["learning"]) == {"metric"}
+    assert again["chosen"]["metric"] == "diagonal"

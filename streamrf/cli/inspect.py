@@ -28,8 +28,10 @@ def command(path: str, as_json: bool, **options: Any) -> None:
         print_json(document)
         return
     from streamrf.cli.display import print_table
+    from streamrf.learning_story import learning_rows
 
-    print_table([(name, _short(value)) for name, value in document.items()])
+    learned = learning_rows(document.pop("learning", None))
+    print_table([*((name, _short(value)) for name, value in document.items()), *learned])
 
 
 def _short(value: Any) -> str:
@@ -82,7 +84,7 @@ def _model(path: str) -> dict[str, Any]:
     return {
         "kind": "model", "task": model.coding.task, "classes": list(model.coding.classes), "inputs": model.n_inputs,
         "feature_names": list(model.feature_names or ()), "D": model.map.n_features, "chosen": chosen(model.recipe),
-        "map": model.map.kind, "binning": story.get("binning"),
+        "map": model.map.kind, "binning": story.get("binning"), "learning": story.get("learning"),
         "rows": story.get("rows"), "holdout": story.get("holdout"), "seconds": story.get("seconds"),
         "memory": story.get("memory"), "data": story.get("data"), "statistics_digest": story.get("statistics_digest"),
         "shards": _shards(model.ledger), "history": story.get("history"),

@@ -134,7 +134,8 @@ def summary(out: Path, result: Any) -> dict[str, Any]:
         "chosen": chosen(result.model.recipe), "seconds": result.seconds,
         "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
         "holdout": story["holdout"], "cross_validation": story.get("cross_validation"),
-        "binning": story.get("binning"), "dropped": story["dropped"], "statistics_digest": story["statistics_digest"],
+        "binning": story.get("binning"), "learning": story.get("learning"), "dropped": story["dropped"],
+        "statistics_digest": story["statistics_digest"],
     }  # fmt: skip
 
 
@@ -175,6 +176,7 @@ def _place(cache: str) -> str:
 
 def show(report: dict[str, Any]) -> None:
     from streamrf.cli.display import print_table
+    from streamrf.learning_story import learning_rows
     from streamrf.units import format_bytes, format_count, format_seconds
 
     chosen, seconds, memory = report["chosen"], report["seconds"], report["memory"]
@@ -186,6 +188,7 @@ def show(report: dict[str, Any]) -> None:
         *((f"hold-out {name.replace('_', ' ')}", f"{value:.5g}") for name, value in (report["holdout"] or {}).items()
           if isinstance(value, float)),
         *_cross_validation(report["cross_validation"]),
+        *learning_rows(report["learning"]),
         ("time", ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())),
         ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
                    f" budget {format_bytes(memory['budget'])}"),
