@@ -1,0 +1,261 @@
+"""Models of tables: trained on text, dates and gaps, they find columns by name in any shard, file or stream."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from commands import FAST, PROJECT, done, streamrf
+
+from streamrf import errors
+from streamrf.cli import main
+from streamrf.export import pipeline_of
+from streamrf.export.numpy_script import write_script
+from streamrf.model import Model
+from streamrf.sources import Span, open_source
+
+ROWS = 900
+
+
+def make_table(seed: int, rows: int = ROWS) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    area, city = rng.uniform(20, 120, rows), rng.choice(["Rome", "Oslo", "Bern"], rows)
+    days = rng.integers(0, 20_000, rows)
+    rent = area / 10 + (city == "Oslo") * 3 + days / 5000 + rng.normal(0, 0.1, rows)
+    return pa.table(
+        {
+            "area": pa.array(area, mask=rng.random(rows) < 0.1),
+            "city": pa.array(city.tolist()),
+            "built": pa.array(days.astype(np.int32)).cast(pa.date32()),
+            "floor": rng.integers(0, 9, rows),
+            "size": pa.array(np.where(rent > np.median(rent), "large", "small").tolist()),
+            "rent": rent,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("tables")
+    for name, seed in (("one", 0), ("two", 1), ("new", 2)):
+        pq.write_table(make_table(seed), place / f"{name}.parquet", row_group_size=300)
+    train = ("train", place / "one.parquet", "--missing", "median", *FAST, "--quiet")
+    done(*train, "--target", "rent", "--exclude", "size", "--out", place / "rent.model")
+    done(*train, "--target", "size", "--exclude", "rent", "--out", place / "size.model")
+    return place
+
+
+def predicted(shelf: Path, model: str, data: object, out: str, *more: object) -> pa.Table:
+    done("predict", shelf / model, data, "--out", shelf / out, "--overwrite", "--quiet", *more)
+    return pa.csv.read_csv(shelf / out)
+
+
+def test_the_model_keeps_the_coding_and_the_target(shelf):
+    model = Model.load(shelf / "rent.model")
+    assert model.columns.names == ["area", "city", "built", "floor"]
+    assert model.feature_names == ("area", "area is missing", "city=Bern", "city=Oslo", "city=Rome", "built", "floor")
+    assert model.target_names == ("rent",)
+    found = done("evaluate", shelf / "rent.model", shelf / "two.parquet", "--json").json
+    assert found["r2"] > 0.8
+
+
+def test_other_orders_types_and_more_columns_make_no_difference(shelf, tmp_path):
+    table = make_table(2)
+    wanted = predicted(shelf, "rent.model", shelf / "new.parquet", "a.csv")
+    other = table.select(["rent", "floor", "built", "city", "size", "area"])
+    other = other.set_column(2, "built", table["built"].cast(pa.timestamp("ms")))
+    other = other.set_column(3, "city", table["city"].combine_chunks().dictionary_encode())
+    pq.write_table(other, tmp_path / "other.parquet")
+    assert predicted(shelf, "rent.model", tmp_path / "other.parquet", "b.csv") == wanted
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.csv.gz", "new.jsonl", "new.arrow", "new.feather"])
+def test_files_of_rows_are_predicted_as_parquet_is(shelf, name, tmp_path):
+    table = make_table(2).drop_columns(["rent", "size"])
+    write_rows(table, tmp_path / name)
+    for model, more in (("rent.model", ()), ("size.model", ("--proba",))):
+        wanted = predicted(shelf, model, shelf / "new.parquet", "a.csv", *more)
+        assert predicted(shelf, model, tmp_path / name, "b.csv", *more) == wanted
+
+
+def write_rows(table: pa.Table, path: Path) -> None:
+    form = path.name.split(".")[1]
+    if form == "csv":
+        with pa.output_stream(path, compression="detect") as file:
+            pa.csv.write_csv(table, file)
+    elif form == "jsonl":
+        rows = [
+            {k: str(v) if k == "built" else v for k, v in row.items() if v is not None} for row in table.to_pylist()
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif form == "arrow":
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=100)
+    else:
+        pa.feather.write_feather(table, str(path))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "arrow"])
+def test_standard_input_to_standard_output(shelf, form, tmp_path, monkeypatch):
+    write_rows(make_table(2).drop_columns(["rent", "size"]), tmp_path / f"new.{form}")
+    wanted = predicted(shelf, "size.model", shelf / "new.parquet", "a.csv")["prediction"].to_pylist()
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / f"new.{form}").read_bytes())))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out))
+    main(["predict", str(shelf / "size.model"), "-", "--out", "-", "--format", form])
+    if form == "csv":
+        found = pa.csv.read_csv(io.BytesIO(out.getvalue()))["prediction"].to_pylist()
+    elif form == "arrow":
+        found = pa.ipc.open_stream(out.getvalue()).read_all()["prediction"].to_pylist()
+    else:
+        found = [json.loads(line)["prediction"] for line in out.getvalue().splitlines()]
+    assert found == wanted
+
+
+def test_rows_are_answered_as_they_come(shelf):
+    """A pipeline that waits for each answer before it sends the next row."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamrf", "predict", str(shelf / "rent.model"), "-", "--out", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=PROJECT, bufsize=0,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"floor,city,area,built\n1,Rome,50,2001-01-01\n")
+    assert process.stdout.readline() == b"prediction\n"
+    first = process.stdout.readline()
+    process.stdin.write(b"1,Oslo,50,2001-01-01\n")
+    second = process.stdout.readline()
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0
+    assert float(second) > float(first) + 1
+
+
+def test_unknown_levels_are_counted_and_said(shelf, tmp_path):
+    table = make_table(2)
+    cities = pa.array(["Paris" if i < 7 else city for i, city in enumerate(table["city"].to_pylist())])
+    pq.write_table(table.set_column(1, "city", cities), tmp_path / "p.parquet")
+    found = done("predict", shelf / "rent.model", tmp_path / "p.parquet", "--out", tmp_path / "p.csv", "--json").json
+    assert found["unknown_levels"] == {"city": 7}
+    said = done("evaluate", shelf / "rent.model", tmp_path / "p.parquet").err
+    assert "values that training had not seen: 7 in 'city'" in said
+
+
+def test_update_joins_a_shard_by_the_same_coding(shelf, tmp_path):
+    data = (shelf / "one.parquet", "--exclude", "size", "--target", "rent", "--missing", "median", *FAST, "--quiet")
+    done("train", *data, "--out", tmp_path / "m.model")
+    done("update", tmp_path / "m.model", shelf / "two.parquet", "--out", tmp_path / "both.model", "--quiet")
+    model = Model.load(tmp_path / "both.model")
+    assert model.story["rows"] == 2 * ROWS
+    assert model.columns == Model.load(shelf / "rent.model").columns
+    done("forget", tmp_path / "both.model", shelf / "two.parquet", "--out", tmp_path / "back.model", "--quiet")
+    before, after = (Model.load(tmp_path / f"{name}.model").story for name in ("m", "back"))
+    assert before["statistics_digest"] == after["statistics_digest"]
+
+
+def test_zarr_of_the_table_trains_to_the_same_bits_and_predicts_from_raw_rows(shelf, tmp_path):
+    done(
+        "convert", shelf / "one.parquet", tmp_path / "one.zarr", "--target", "rent", "--exclude", "size", "--missing",
+        "median", "--chunk-rows", 250, "--quiet",
+    )  # fmt: skip
+    done("train", tmp_path / "one.zarr", *FAST, "--quiet", "--out", tmp_path / "z.model")
+    made, direct = Model.load(tmp_path / "z.model"), Model.load(shelf / "rent.model")
+    assert made.story["statistics_digest"] == direct.story["statistics_digest"]
+    assert made.columns == direct.columns
+    wanted = predicted(shelf, "rent.model", shelf / "new.parquet", "a.csv")
+    done("predict", tmp_path / "z.model", shelf / "new.parquet", "--out", tmp_path / "z.csv", "--quiet")
+    assert pa.csv.read_csv(tmp_path / "z.csv") == wanted
+
+
+def test_exports_take_raw_columns(shelf, tmp_path):
+    ort = pytest.importorskip("onnxruntime")
+    from streamrf.export.onnx_model import write_onnx
+
+    model, table = Model.load(shelf / "rent.model"), make_table(2, 300)
+    unknown = pa.array(["Paris", None, *table["city"].to_pylist()[2:]])
+    table = table.set_column(1, "city", unknown)
+    pq.write_table(table, tmp_path / "t.parquet")
+    wanted = predicted(shelf, "rent.model", tmp_path / "t.parquet", "a.csv")["prediction"].to_numpy()
+
+    write_onnx(pipeline_of(model), tmp_path / "m.onnx")
+    area = np.array([np.nan if v is None else v for v in table["area"].to_pylist()])
+    city = np.array([v or "" for v in table["city"].to_pylist()], dtype=object)
+    days = table["built"].cast(pa.int32()).to_numpy()
+    columns = {"area": area, "built": days, "floor": table["floor"].to_numpy()}
+    feed = {name: values.astype(np.float64)[:, None] for name, values in columns.items()} | {"city": city[:, None]}
+    (found,) = ort.InferenceSession(str(tmp_path / "m.onnx")).run(None, feed)
+    assert np.abs(found[:, 0] - wanted).max() < 1e-5
+
+    write_script(pipeline_of(model), tmp_path / "m.py")
+    space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
+    exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
+    raw = {name: table[name].to_pylist() for name in model.columns.names}
+    assert np.abs(space["predict"](raw)[:, 0] - wanted).max() < 1e-5
+
+
+def test_models_of_arrays_take_columns_by_place(tmp_path):
+    X = np.random.default_rng(0).standard_normal((300, 3)).astype(np.float32)
+    np.savez(tmp_path / "t.npz", X=X, y=X[:, 0] * X[:, 1])
+    done("convert", tmp_path / "t.npz", tmp_path / "t.zarr", "--quiet")
+    done("train", tmp_path / "t.zarr", *FAST, "--quiet")
+    np.savetxt(tmp_path / "t.csv", X, delimiter=",", fmt="%.17g")
+    done("predict", tmp_path / "t.model", tmp_path / "t.zarr", "--out", tmp_path / "a.csv", "--quiet")
+    done("predict", tmp_path / "t.model", tmp_path / "t.csv", "--out", tmp_path / "b.csv", "--quiet")
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    (tmp_path / "wide.csv").write_text("1,2,3,4\n")
+    answer = streamrf("predict", tmp_path / "t.model", tmp_path / "wide.csv", "--out", tmp_path / "c.csv")
+    assert "has 4 columns, and the model was trained on 3" in answer.sentence
+
+
+ROW = "area,city,built,floor\n50,Rome,2001-01-01,1\n"
+FAULTS = {
+    "a column is missing": ("area,built,floor\n50,2001-01-01,1\n", errors.DataError, "no column 'city' in .*trained"),
+    "text for a number": (ROW + "51,Oslo,2001-01-01,first\n", errors.DataError, "'first' in .*'floor' .*line 3.*num"),
+    "text for a date": (ROW + "51,Oslo,yesterday,1\n", errors.DataError, "'yesterday' in .*'built' .*line 3.*2024-05"),
+    "infinite": (ROW + "inf,Oslo,2001-01-01,1\n", errors.DataError, "line 3 .* has inf for 'area'"),
+    "ragged": (ROW + "1,2\n", errors.DataError, "line 3 .* has 2 fields, and the first line has 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults_in_rows_are_one_sentence_and_leave_nothing(shelf, case, tmp_path):
+    text, error, pattern = FAULTS[case]
+    (tmp_path / "t.csv").write_text(text)
+    answer = streamrf("predict", shelf / "rent.model", tmp_path / "t.csv", "--out", tmp_path / "o.csv")
+    assert answer.code == error.exit_code
+    assert re.search(pattern, answer.sentence), answer.sentence
+    assert not (tmp_path / "o.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-", "x.csv", "--out", "o.csv"], "standard input"),
+        (["-", "--out", "-", "--json"], "both want standard output"),
+        (["x.csv", "--out", "o.zarr"], "number of rows beforehand"),
+    ],
+)
+def test_streams_that_cannot_be(shelf, arguments, words):
+    answer = streamrf("predict", shelf / "rent.model", *arguments)
+    assert answer.code == errors.InputError.exit_code
+    assert words in answer.sentence
+
+
+def test_ids_and_free_text_are_refused_with_the_count(tmp_path):
+    table = make_table(0).append_column("id", pa.array([f"flat {i}" for i in range(ROWS)]))
+    pq.write_table(table, tmp_path / "t.parquet")
+    answer = streamrf("train", tmp_path / "t.parquet", "--target", "rent", *FAST)
+    assert answer.code == errors.DataError.exit_code
+    for words in ("'id'", "not numeric", "900 different values", "100 are allowed", "--exclude id", "--max-levels"):
+        assert words in answer.err.splitlines()[-1]
+    shard = open_source(tmp_path / "t.parquet", target="rent", features=["floor"])
+    assert shard.read(Span(0, 2)).X.shape == (2, 1)
