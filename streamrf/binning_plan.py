@@ -53,7 +53,7 @@ CURES = {
 VECTORS = 7  # numbers for each output and occupied slot: what conjugate gradients hold, and what a step makes
 TYPICAL_STEPS = 12  # to the best, to see that it was, and with all rows
 DISK_RATE = 1e9  # bytes a second, assumed: a local disk whose files are partly in memory
-HASH_RATE = 2e8  # cells a second and core, assumed
+HASH_RATE = 2e9  # cells a second, assumed
 TRIAL_BYTES = 256 * 2**20  # of the one trial of the pilot that is compared with other maps
 TRIAL_GRIDS = 100
 
