@@ -38,8 +38,7 @@ def local_cluster(
 ) -> Iterator[Any]:
     """A cluster of processes and a client; quiet, without a dashboard."""
     with (
-        dask.config.set({**FAST, **(config or {})}),
-        _loaded_beforehand(),
+        quick_to_start(config),
         LocalCluster(
             n_workers=workers, threads_per_worker=threads, processes=True, dashboard_address=":0",
             silence_logs=60, **{"memory_limit": 0, **options},
@@ -51,13 +50,15 @@ def local_cluster(
 
 
 @contextmanager
-def _loaded_beforehand() -> Iterator[None]:
+def quick_to_start(config: dict[str, Any] | None = None) -> Iterator[None]:
     """Workers are forked from a process that has everything in memory, so that one starts in a moment."""
     with suppress(ImportError):  # older versions of distributed do as they like
         from distributed.utils import get_mp_context
 
-        get_mp_context().set_forkserver_preload(["streamrf.engines.cluster", "streamrf.statistics.fitting"])
-    yield
+        with dask.config.set(FAST):
+            get_mp_context().set_forkserver_preload(["streamrf.engines.cluster", "streamrf.statistics.fitting"])
+    with dask.config.set({**FAST, **(config or {})}):
+        yield
 
 
 @dataclass

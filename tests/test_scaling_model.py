@@ -5,10 +5,9 @@ import importlib.util
 import json
 import sys
 
-import dask
 import numpy as np
 import pytest
-from cluster_tools import FAST
+from cluster_tools import quick_to_start
 from commands import PROJECT
 
 
@@ -87,7 +86,7 @@ def test_the_page_has_the_numbers_of_the_file():
 
 
 def test_it_measures_and_shows_toy_sizes(capsys):
-    with dask.config.set(FAST):
+    with quick_to_start():
         model.main(["--quick"], standalone_mode=False)
     shown = capsys.readouterr().out
     assert sum(line.startswith("| --- |") for line in shown.splitlines()) == len(model.SECTIONS)
