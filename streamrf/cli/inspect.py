@@ -84,6 +84,7 @@ def _model(path: str) -> dict[str, Any]:
     return {
         "kind": "model", "task": model.coding.task, "classes": list(model.coding.classes), "inputs": model.n_inputs,
         "feature_names": list(model.feature_names or ()), "D": model.map.n_features, "chosen": chosen(model.recipe),
+        "target_names": list(model.target_names or ()), "columns": model.columns.describe() if model.columns else None,
         "map": model.map.kind, "binning": story.get("binning"), "learning": story.get("learning"),
         "rows": story.get("rows"), "holdout": story.get("holdout"), "seconds": story.get("seconds"),
         "memory": story.get("memory"), "data": story.get("data"), "statistics_digest": story.get("statistics_digest"),

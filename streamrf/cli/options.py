@@ -125,11 +125,13 @@ def open_data(
     known: Any = None,
     features: Any = None,
     reporter: Any = None,
+    look: int | None = None,
 ) -> Any:
     """The source that the data options describe.
 
     ``known``, a model or what was prepared for one, stands in for what is not said: features, their coding, targets.
-    Without it, columns that are not plain numbers are looked at, and coded as the column options ask.
+    Without it, columns that are not plain numbers are looked at (``look`` rows of them, or all), and coded as the
+    column options ask.
     """
     from streamrf.cli.columns import pop_handling
     from streamrf.sources import open_source
@@ -144,7 +146,7 @@ def open_data(
     }  # fmt: skip
     columns = standing.get("columns")
     if known is None and features is None:
-        columns = learn_coding(place, handling, reporter, **asked)
+        columns = learn_coding(place, handling, reporter, rows=look, **asked)
     return open_source(place, x=x, columns=columns, **asked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from streamrf.sinks.staging import check_free, staged_directory, staged_file
 
 ENDINGS = (".zarr", ".parquet")
 TEXT_BYTES = 32  # a guess at a text value, for chunks
+SAY_EVERY = 10.0  # seconds between two words about the first look
 
 
 @dataclass
@@ -54,7 +56,7 @@ def convert(
 class _Run:
     def __init__(self, source: str, out: str, asked: Conversion, overwrite: bool, reporter: Reporter) -> None:
         self.source, self.asked, self.overwrite, self.reporter = source, asked, overwrite, reporter
-        self.out = Path(out)
+        self.out, self.said = Path(out), time.monotonic()
         self.to_zarr = _ending(out) == ".zarr"
         check_free(self.out, overwrite)
         if os.path.realpath(source) == os.path.realpath(out):
@@ -68,7 +70,10 @@ class _Run:
         return self._matrix(matrix)
 
     def _looked(self, rows: int) -> None:
-        """Types are told from all rows; how many there are is known at the end."""
+        """Types are told from all rows; how many there are is known at the end only, so this is no progress bar."""
+        if time.monotonic() - self.said >= SAY_EVERY:
+            self.said = time.monotonic()
+            self.reporter.note(f"looking: {rows:,} rows so far")
 
     def _frame_to_parquet(self, frame: Frame) -> dict[str, Any]:
         chosen = {name for names in self._selected(frame) for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from streamrf.columns.document import Columns
@@ -10,25 +11,37 @@ from streamrf.reporting import Reporter
 from streamrf.sources.open import parquet_files
 
 
-def learn_coding(data: Any, handling: Handling, reporter: Reporter | None = None, **choice: Any) -> Columns | None:
+def learn_coding(
+    data: Any,
+    handling: Handling,
+    reporter: Reporter | None = None,
+    *,
+    rows: int | None = None,
+    sample_weight: Any = None,
+    **choice: Any,
+) -> Columns | None:
     """The coding of the features of parquet data; None where all are numbers to be taken as they are, or not parquet.
 
-    ``choice`` is what ``open_source`` takes: target, features, exclude, y, need_targets.
+    ``choice`` is what ``open_source`` takes: target, features, exclude, y, need_targets. With ``rows`` only about so
+    many of the first rows are looked at: enough to guess how many features there will be.
     """
     paths = parquet_files(data)
     if not paths:
         return None
     from streamrf.columns.learning import needs_coding
+    from streamrf.frames.base import FirstRows
     from streamrf.frames.parquet import ParquetFrame
-    from streamrf.sources.parquet_columns import Choice, feature_names, target_names
+    from streamrf.sources.parquet_columns import Choice, feature_names, names_of, target_names
 
     frame = ParquetFrame(paths[0] if len(paths) == 1 else f"{len(paths)} files from {paths[0]} on", paths)
     asked = Choice(**choice)
+    if isinstance(sample_weight, str):
+        asked = replace(asked, exclude=[*names_of(asked.exclude), sample_weight])
     targets = target_names(frame.schema.names, paths[0], asked)
     names = feature_names(frame.schema.names, paths[0], asked, targets)
     if not names or not needs_coding(frame.schema, names, handling):
         return None
-    return _learned(frame, names, handling, reporter or Reporter())
+    return _learned(frame if rows is None else FirstRows(frame, rows), names, handling, reporter or Reporter())
 
 
 def known_choice(known: Any) -> dict[str, Any]:

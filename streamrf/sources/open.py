@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from streamrf.columns.document import Columns
+from streamrf.columns.handling import Handling
 from streamrf.errors import DataError, InputError, StorageError
 from streamrf.sources.base import Source
+from streamrf.sources.counting import CountingSource
 from streamrf.sources.failures import reading
 from streamrf.sources.locations import absolute, filesystem, is_pattern, is_url
 from streamrf.sources.memory import ArraySource
@@ -35,7 +37,7 @@ def open_source(
     features: Sequence[str] | None = None,
     exclude: str | Sequence[str] = (),
     need_targets: bool | None = True,
-    columns: Columns | Mapping[str, Any] | None = None,
+    columns: Columns | Handling | Mapping[str, Any] | None = None,
     sample_weight: Any = None,
 ) -> Source:
     """Open a table for reading; only metadata is read.
@@ -43,12 +45,13 @@ def open_source(
     ``data`` is a path, a URL or a pattern; an array, or a pair ``(X, y)`` of arrays; a source; the ``spec()`` of one;
     or a list of any of these, which is read as one table. ``x`` and ``y`` name arrays (zarr, npy); ``target``,
     ``features`` and ``exclude`` name columns (parquet). With ``need_targets=False`` targets are not looked at, with
-    None they are read where there are any. ``columns`` is the coding of raw columns (parquet), as a model keeps it.
+    None they are read where there are any. ``columns`` is the coding of raw columns (parquet), as a model keeps it;
+    of a ``Handling`` it is learned, which reads them.
     ``sample_weight`` names the array or column of the rows' weights; for arrays it is one.
     """
     options: dict[str, Any] = {"x": x, "y": y, "target": target, "features": features, "exclude": exclude}
     options["need_targets"] = need_targets
-    options["columns"] = Columns.from_json(columns) if isinstance(columns, Mapping) else columns
+    options["columns"] = _coding(data, columns, options, sample_weight)
     if sample_weight is not None:
         return _open_weighted(data, sample_weight, options)
     if isinstance(data, Source):
@@ -59,9 +62,22 @@ def open_source(
         return _open_arrays(data, need_targets)
     if isinstance(data, Sequence) and not isinstance(data, str):
         return _open_list(data, options)
+    if isinstance(data, int):  # from the spec of a source that only counts
+        return CountingSource(data)
     if not isinstance(data, str | os.PathLike):
         raise InputError(f"data is given as a path, a URL, arrays or a list of these, not as {type(data).__name__}")
     return _open_location(absolute(os.fspath(data)), options)
+
+
+def _coding(data: Any, columns: Any, options: dict[str, Any], weight: Any) -> Columns | None:
+    if isinstance(columns, Mapping):
+        return Columns.from_json(columns)
+    if not isinstance(columns, Handling):
+        return columns
+    from streamrf.sources.coding import learn_coding
+
+    choice = {name: value for name, value in options.items() if name != "x"}
+    return learn_coding(data, columns, sample_weight=weight, **choice)
 
 
 def _open_spec(spec: Mapping[str, Any], options: dict[str, Any]) -> Source:

@@ -121,7 +121,8 @@ def feature_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np
     if wrong:
         raise DataError(
             f"column '{wrong[0]}' of {where} is of type {schema.field(wrong[0]).type}, which is not numeric:"
-            f" code it with --categories auto, or leave it out with --exclude {','.join(wrong)}"
+            " code it with --categories auto (in Python: columns=Handling()), or leave it out with --exclude"
+            f" {','.join(wrong)}"
         )
     return {name: dtype for name, dtype in types.items() if dtype is not None}
 
