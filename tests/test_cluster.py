@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -477,6 +478,17 @@ class TestCommands:
         there = run(capsys, "train", data, *options, "--scheduler", cluster[0].scheduler_address)
         same = ("statistics_digest", "cross_validation", "holdout", "chosen")
         assert [there[name] for name in same] == [here[name] for name in same]
+
+    def test_plan_knows_the_workers(self, cluster: Any, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+        main(["plan", data, *OPTIONS, "--scheduler", cluster[0].scheduler_address])
+        assert re.search(r"workers +on each of \d+ workers: .* up to 4 states of", capsys.readouterr().out)
+        with local_cluster(1, memory_limit="500MB") as (small, _), pytest.raises(SystemExit) as stopped:
+            main(["plan", data, *OPTIONS, "--scheduler", small.scheduler_address, "--json"])
+        printed = capsys.readouterr()
+        found = json.loads(printed.out)["workers"]
+        assert (found["workers"], found["states"], found["limit"]) == (1, STATES, 500_000_000)
+        assert stopped.value.code == BudgetError.exit_code
+        assert "each worker is projected to need" in printed.err
 
     def test_workers_of_our_own(
         self, data: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

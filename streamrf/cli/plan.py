@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
 from streamrf.cli.columns import column_options
 from streamrf.cli.options import (
     data_options,
@@ -27,9 +28,12 @@ from streamrf.cli.options import (
 @memory_option
 @click.option("--epsilon", type=float, help="Say what D a kernel error below this asks for. Reads a sample of rows.")
 @click.option("--delta", type=float, default=0.01, show_default=True, help="The chance that theory may be wrong.")
+@cluster_options
 @run_options
 def command(data: tuple[str, ...], **options: Any) -> None:
     """Say what training on DATA would take: memory, passes and time. No row is read.
+
+    With --workers or --scheduler it also says what each worker would hold, and what the smallest of them has.
 
     With --epsilon a sample of rows is read, as the pilot does: for the diameter of the data, on which the bound of
     Rahimi and Recht depends, and to measure the error that D features really make.
@@ -38,20 +42,25 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     Examples:
       streamrf plan data.zarr --D 5000
       streamrf plan data.zarr --D 20000 --memory 8GB --json
+      streamrf plan data.zarr --D 20000 --scheduler tcp://head:8786
       streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
     """
     from streamrf.epsilon import assess
     from streamrf.planning import estimate_run, plan_run
+    from streamrf.reporting import Reporter
     from streamrf.threads import Threads
 
     as_json, budget = options.pop("as_json"), options.pop("memory")
     count, epsilon, delta = (options.pop(name) for name in ("threads", "epsilon", "delta"))
     options.pop("quiet")
+    cluster = pop_cluster(options)
     source = open_data(data, options)
     recipe = make_recipe(options, comparable=epsilon is None)
     outputs = max(1, source.n_outputs)
     with Threads(count) as threads:
         plan = plan_run(source, recipe, outputs=outputs, threads=threads.count, budget=budget)
+        with cluster_engine(cluster, Reporter(), threads=threads.count, memory=budget) as engine:
+            plan.workers = engine.needs(plan.reserved, plan.parts) if engine else None
         fits = plan.projected <= plan.budget  # what does not fit is refused below, and not measured either
         error = None if epsilon is None or not fits else assess(source, recipe, epsilon, delta, threads)
         plan.seconds = estimate_run(plan, source, recipe, outputs, threads)
@@ -71,6 +80,7 @@ def _show(data: str, plan: Any, error: Any) -> None:
     rows += [(f"memory, {stage}", format_bytes(size)) for stage, size in plan.stages.items()]
     rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
     rows += [(f"time, {stage}", format_seconds(value)) for stage, value in plan.seconds.items()]
+    rows += [("workers", plan.workers.describe())] if plan.workers else []
     print_table(rows + (_error_rows(error) if error else []))
 
 
