@@ -57,7 +57,10 @@ class Hinge(Loss):
 
     outputs: int
     power: int = 1
-    curvature = 2.0
+
+    @property
+    def curvature(self) -> float:  # type: ignore[override]
+        return float(self.power)
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -8,8 +8,9 @@ from streamrf.routes.binning import BinningRoute
 from streamrf.routes.cg import CGRoute
 from streamrf.routes.direct import DirectRoute
 from streamrf.routes.newton import NewtonRoute
+from streamrf.routes.sgd import SGDRoute
 
-ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute, "newton": NewtonRoute}
+ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute, "newton": NewtonRoute, "sgd": SGDRoute}
 
 
 def route_of(recipe: Recipe) -> type[Route]:

@@ -1,0 +1,168 @@
+"""Stochastic gradients as a sum over parts of the rows: each part is a run of its own, from the same start.
+
+A leg of an epoch is a few parts. Every part reads its spans, shuffles its rows and goes through them in mini-batches;
+what it ends with is written to its own place of the state, so parts meet in any order, on any engine, to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+
+from streamrf.errors import FileFormatError
+from streamrf.losses import Loss
+from streamrf.solvers.eigen_factor import EigenFactor
+from streamrf.sources.base import Block, Source, Span
+from streamrf.sources.retries import persistently
+from streamrf.sources.screening import screen
+from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.gradient import Gradient
+from streamrf.statistics.sample import chosen_rows
+from streamrf.threads import Threads
+
+AVERAGING = 3.0  # later points count for more in the average, by this power of their number
+
+
+@dataclass
+class DescentState(State):
+    """Where each part ended: its last point and its average."""
+
+    points: np.ndarray  # (parts, 2, k, D + 1) float64
+    rows: np.ndarray  # (parts,) int64
+
+    def __iadd__(self, other: DescentState) -> Self:
+        self.points += other.points
+        self.rows += other.rows
+        return self
+
+    def __isub__(self, other: DescentState) -> Self:
+        self.points -= other.points
+        self.rows -= other.rows
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"descent.points": self.points, "descent.rows": self.rows}
+
+    def mean(self) -> np.ndarray:
+        """(2, k, D + 1): every part by its rows, added in the order of the parts."""
+        shares = self.rows / max(int(self.rows.sum()), 1)
+        total = np.zeros(self.points.shape[1:])
+        for share, point in zip(shares, self.points, strict=True):
+            total += share * point
+        return total
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long steps are: ``length`` at first, falling as the steps that were made to the power ``decay``."""
+
+    length: float
+    slowing: float  # steps after which they fall
+    decay: float
+    batch: int
+    ridge: float
+
+    def at(self, step: int) -> float:
+        return self.length / float(1.0 + step / self.slowing) ** self.decay
+
+
+@dataclass
+class Descent(Statistic[DescentState]):
+    """One leg. ``gradient`` says how rows pull (its coefficients are replaced at every step); scores are centred."""
+
+    source: Source
+    parts: tuple[tuple[Span, ...], ...]
+    gradient: Gradient
+    factor: EigenFactor
+    centre: np.ndarray  # (D,) mean raw feature
+    pace: Pace
+    start: np.ndarray  # (2, k, D + 1): the point and the average so far
+    steps: int  # made before
+    seed: tuple[int, ...]
+    nan: str = "error"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Elsewhere the source is opened again, by what it is called."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "source"}
+        return _opened_there, (json.dumps(self.source.spec()), values)
+
+    def zero(self) -> DescentState:
+        return DescentState(np.zeros((len(self.parts), *self.start.shape)), np.zeros(len(self.parts), np.int64))
+
+    def load(self, arrays: dict[str, np.ndarray]) -> DescentState:
+        for name, wanted in self.zero().arrays().items():
+            found = arrays.get(name)
+            if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
+                raise FileFormatError(f"{name} of a descent is not {wanted.dtype} of shape {wanted.shape}")
+        return DescentState(arrays["descent.points"], arrays["descent.rows"])
+
+    def nbytes(self) -> int:
+        return len(self.parts) * (self.start.nbytes + 8)
+
+    def update(self, state: DescentState, block: Block, threads: Threads) -> None:
+        """The rows of ``block`` are numbers of parts."""
+        for number in block.index.tolist():
+            rows = self._rows(number)
+            point, average = self.start.copy()
+            for step, batch in enumerate(self._batches(rows, number), self.steps):
+                self._step(point, average, step, batch, threads)
+            state.points[number] = point, average
+            state.rows[number] = len(rows)
+
+    def _rows(self, number: int) -> Block:
+        """All rows of a part that are not held out, in memory."""
+        blocks = [screen(persistently(self.source.read, span), self.nan, self.source)[0] for span in self.parts[number]]
+        joined = Block(
+            np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks]),
+            np.concatenate([b.index for b in blocks]),
+            None if blocks[0].weights is None else np.concatenate([b.weights for b in blocks]),
+        )  # fmt: skip
+        return joined.take(~chosen_rows(joined.index, self.gradient.share, self.gradient.seed))
+
+    def _batches(self, rows: Block, number: int) -> Iterator[Block]:
+        order = np.random.default_rng([*self.seed, number]).permutation(len(rows))
+        for first in range(0, len(order), self.pace.batch):
+            yield rows.take(order[first : first + self.pace.batch])
+
+    def _step(self, point: np.ndarray, average: np.ndarray, step: int, batch: Block, threads: Threads) -> None:
+        gradient, weight = self._gradient(point, batch, threads)
+        if not weight > 0:
+            return
+        slopes, pulls = gradient
+        slopes = slopes / weight + 2 * self.pace.ridge * point[:, :-1]
+        loss = self.gradient.pull
+        assert isinstance(loss, Loss)
+        moved = self.factor.apply(slopes.astype(np.float32), 2 * self.pace.ridge / loss.curvature)
+        length = self.pace.at(step) / loss.curvature
+        point[:, :-1] -= length * moved
+        point[:, -1] -= length * pulls / weight
+        average += (point - average) * ((AVERAGING + 1) / (step + AVERAGING + 1))
+
+    def _gradient(
+        self, point: np.ndarray, batch: Block, threads: Threads
+    ) -> tuple[tuple[np.ndarray, np.ndarray], float]:
+        """Sums of the slopes (k, D) in amplitude-scaled features and of the pulls (k,), and the weight of the rows."""
+        amplitudes = self.gradient.map.amplitudes
+        coefficients = (point[:, :-1] * amplitudes).T
+        intercept = point[:, -1] - self.centre @ coefficients
+        statistic = replace(self.gradient, coefficients=coefficients, intercept=intercept, share=0.0, _kept={})
+        state = statistic.zero()
+        statistic.update(state, batch, threads)
+        sums, pulls = statistic.sums(state)
+        return ((sums - pulls[:, None] * self.centre) * amplitudes, pulls), statistic.loss_sums(state)[1]
+
+
+def _opened_there(spec: str, values: dict[str, Any]) -> Descent:
+    return Descent(source=_source(spec), **values)
+
+
+@lru_cache(maxsize=4)
+def _source(spec: str) -> Source:
+    from streamrf.sources import open_source
+
+    return open_source(**json.loads(spec))
