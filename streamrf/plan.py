@@ -15,6 +15,7 @@ from streamrf import memory
 from streamrf.calibrate import Rates
 from streamrf.engines.local import AHEAD
 from streamrf.errors import BudgetError
+from streamrf.learning_plan import learning_bytes
 from streamrf.pilot import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.plan_iterative import (
     ALIVE,
@@ -27,7 +28,7 @@ from streamrf.plan_iterative import (
 )
 from streamrf.plan_iterative import CURES as ITERATIVE_CURES
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
-from streamrf.recipe import AUTO, LOSS_SOLVERS, Recipe
+from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeSolver
 from streamrf.sources.base import Source
 from streamrf.sources.spans import work_spans
@@ -120,8 +121,8 @@ def make_plan(
     if recipe.cv:
         able = able[:1]
     plans = {name: _plan_of(name, source, recipe, classes=classes, **known) for name in able}
-    if len(plans) == 1:
-        return next(iter(plans.values()))
+    if len(plans) == 1 or recipe.loss != "squared":
+        return plans[able[0]]
     return _choose(plans["cholesky"], plans["cg"], source, recipe, outputs, threads)
 
 
@@ -164,7 +165,7 @@ def _iterative_plan(
 ) -> Plan:
     parts = iterative_parts(source, recipe, solver, outputs, threads, budget - reserved)
     parts |= {
-        "pilot": 0 if recipe.pilot == "none" else _pilot_bytes(source, recipe, threads, outputs),
+        "pilot": _pilot_bytes(source, recipe, threads, outputs),
         "sample": 3 * _sample_rows(source, recipe) * source.n_features * max(4, source.x_dtype.itemsize),
     }
     fixed = reserved + parts["statistics"] + parts["block"] + parts["vectors"] + parts["preconditioner"]
@@ -210,7 +211,7 @@ def _parts(source: Source, recipe: Recipe, layout: Layout, threads: int, outputs
         "statistics": 8 * layout.length,
         "matrix": RidgeSolver.matrix_bytes(recipe.D),
         "block": _block_bytes(recipe.bits, layout, source.n_features, threads),
-        "pilot": 0 if recipe.pilot == "none" else _pilot_bytes(source, recipe, threads, outputs),
+        "pilot": _pilot_bytes(source, recipe, threads, outputs),
         "sample": 3 * _sample_rows(source, recipe) * source.n_features * max(4, source.x_dtype.itemsize),
     }
 
@@ -226,6 +227,12 @@ def _block_bytes(bits: str, layout: Layout, inputs: int, threads: int) -> int:
 
 
 def _pilot_bytes(source: Source, recipe: Recipe, threads: int, outputs: int) -> int:
+    """Trials, then what is learned: never both at once."""
+    trials = _trial_bytes(source, recipe, threads, outputs) if recipe.pilot != NONE or recipe.metric != NONE else 0
+    return max(trials, learning_bytes(recipe, source.n_features, _sample_rows(source, recipe)))
+
+
+def _trial_bytes(source: Source, recipe: Recipe, threads: int, outputs: int) -> int:
     """A small run at the pilot's D, and the scores of a whole lambda path on a quarter of the sample."""
     small = recipe.with_(D=min(PILOT_D, recipe.D))
     layout = _layout(small, outputs)
