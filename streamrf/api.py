@@ -13,7 +13,7 @@ from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
 from streamrf.errors import InputError
 from streamrf.model import Model
-from streamrf.plan import Plan, make_plan
+from streamrf.plans import Plan, make_plan
 from streamrf.prediction import (
     SPAN_BYTES,
     SPAN_ROWS,

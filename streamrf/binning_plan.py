@@ -21,7 +21,7 @@ from streamrf.engines.local import AHEAD
 from streamrf.maps.binning import BinningMap, GammaWidths
 from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_values, scores
 from streamrf.pilot import budget_seconds, sample_rows
-from streamrf.plan import (
+from streamrf.plans import (
     COMPILED,
     DEFAULT_BUDGET_SHARE,
     LEAST_SPAN_BYTES,

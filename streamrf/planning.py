@@ -8,7 +8,7 @@ from streamrf.binning_plan import estimate_binning, measure_binning, pilot_bytes
 from streamrf.calibrate import measure_rates
 from streamrf.errors import InputError
 from streamrf.pilot import sample_rows
-from streamrf.plan import SLACK, Plan, estimate_seconds, make_plan
+from streamrf.plans import SLACK, Plan, estimate_seconds, make_plan
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
 from streamrf.sources.base import Source
 from streamrf.threads import Threads

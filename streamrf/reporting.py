@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamrf.pilot import Trial
-    from streamrf.plan import Plan
+    from streamrf.plans import Plan
 
 log = logging.getLogger("streamrf")
 

@@ -28,7 +28,7 @@ from streamrf.maps.frequencies import kind_of
 from streamrf.model import Model
 from streamrf.passes import Passes, Saving
 from streamrf.pilot import PilotRun, budget_seconds, defaults, sample_rows
-from streamrf.plan import Plan
+from streamrf.plans import Plan
 from streamrf.planning import plan_run
 from streamrf.precision import make_precision
 from streamrf.prepared import Prepared

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
 
-from streamrf import plan
+from streamrf import plans as plan
 from streamrf.algebra import (
     Statistics,
     Work,

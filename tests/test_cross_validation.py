@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 from tables import labelled, smooth, write_zarr
 
-from streamrf import plan
+from streamrf import plans as plan
 from streamrf.algebra import Statistics
 from streamrf.calibrate import Rates
 from streamrf.errors import InputError
 from streamrf.interrupts import Interrupted
-from streamrf.plan import estimate_seconds, make_plan
+from streamrf.plans import estimate_seconds, make_plan
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.scaling import fit_scaling

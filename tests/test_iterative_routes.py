@@ -11,13 +11,13 @@ from sklearn.linear_model import LogisticRegression, QuantileRegressor, Ridge
 from sklearn.svm import LinearSVC
 from tables import labelled, smooth, write_zarr
 
-import streamrf.plan as plan
+import streamrf.plans as plan
 from streamrf.calibrate import Rates
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.errors import BudgetError, InputError
 from streamrf.interrupts import Interrupted
 from streamrf.losses import Huber
-from streamrf.plan import make_plan
+from streamrf.plans import make_plan
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.routes.cg import Trial, next_ridge

@@ -14,7 +14,7 @@ from tables import smooth
 
 from streamrf import memory
 from streamrf.calibrate import Rates
-from streamrf.plan import COMPILED, estimate_seconds, make_plan
+from streamrf.plans import COMPILED, estimate_seconds, make_plan
 from streamrf.recipe import Recipe
 from streamrf.sampling import _read, draw_sample, random_runs
 from streamrf.sources import ArraySource

@@ -8,7 +8,7 @@ from pathlib import Path
 from streamrf import memory
 from streamrf.archive import read_archive
 from streamrf.errors import BudgetError
-from streamrf.plan import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
+from streamrf.plans import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
 from streamrf.units import format_bytes
 
 
