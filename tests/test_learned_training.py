@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,11 @@ import pytest
 from commands import streamrf
 
 from streamrf.errors import InputError
+from streamrf.kernels import make_kernel
+from streamrf.learning_plan import learning_bytes
 from streamrf.learning_story import learning_rows, map_sentence, with_names
+from streamrf.maps.frequencies import draw
+from streamrf.maps.learning import Learning
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.sources.memory import ArraySource
@@ -228,3 +233,27 @@ def test_commands_show_what_was_learned(tmp_path):
     again = streamrf("train", place, *few, "--metric", "diagonal", "--overwrite", "--json").json
     assert set(again["learning"]) == {"metric"}
     assert again["chosen"]["metric"] == "diagonal"
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+@pytest.mark.parametrize(("D", "d", "rows"), [(40, 60, 3000), (700, 5, 1500)])
+def test_learning_takes_no_more_memory_than_planned(kind, D, d, rows):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, d)).astype(np.float32)
+    recipe = FIXED.with_(map=kind, D=D)
+    short = Learning(iterations=1, steps=2)
+    kernel = make_kernel("gaussian", length_scale=np.sqrt(d))
+    tracemalloc.start()
+    draw(kind, kernel, D // 2, d, 0, sample=X, targets=X[:, :2], learning=short)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < learning_bytes(recipe, d, rows) + 2**21
+    assert peak > 0.1 * learning_bytes(recipe, d, rows)
+
+
+def test_plain_maps_need_nothing_to_learn():
+    assert learning_bytes(FIXED, 10, 10_000) == learning_bytes(FIXED.with_(map="weighted"), 10, 10_000) == 0
+    assert learning_bytes(FIXED.with_(metric="full"), 1000, 10_000) > 8 * 1000**2
