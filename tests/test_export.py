@@ -59,6 +59,7 @@ def in_onnx(model: Model, X: np.ndarray, path: Path) -> dict[str, np.ndarray]:
     from streamrf.export.onnx_model import write_onnx
 
     write_onnx(pipeline_of(model), path, overwrite=True)
+    pytest.importorskip("onnx").checker.check_model(str(path), full_check=True)
     session = ort.InferenceSession(str(path))
     return dict(zip([one.name for one in session.get_outputs()], session.run(None, {"X": X}), strict=True))
 
@@ -85,6 +86,13 @@ def check(model: Model, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_map(kind, tmp_path):
     check(trained(map=kind, bits="12" if kind == "sorf" else "8"), tmp_path)
+
+
+@pytest.mark.parametrize("target", ["numbers", "three classes"])
+def test_random_binning(target, tmp_path):
+    model = trained(target, map="binning", kernel="laplacian", bits="auto", grids=30, table_bits=10)
+    assert model.map.kind == "binning"
+    check(model, tmp_path)
 
 
 @pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ def onnx_package() -> Any:
 class Graph:
     """Nodes and constants as they are added."""
 
-    def __init__(self) -> None:
-        self._onnx = onnx_package()
+    def __init__(self, prefix: str = "") -> None:
+        self._onnx, self._prefix = onnx_package(), prefix
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.inputs: list[Any] = []
@@ -54,7 +55,7 @@ class Graph:
         self._bytes += array.nbytes
         if self._bytes > MAX_BYTES:
             raise InputError("the model is larger than the 2 GB that an ONNX file may have: export it with --numpy")
-        name = f"c{len(self.constants)}"
+        name = f"{self._prefix}c{len(self.constants)}"
         if array.dtype.kind == "U":
             texts = [text.encode() for text in array.ravel().tolist()]
             tensor = self._onnx.helper.make_tensor(name, self._onnx.TensorProto.STRING, array.shape, texts)
@@ -65,7 +66,7 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """One operation with one result."""
-        name = f"v{len(self.nodes)}"
+        name = f"{self._prefix}v{len(self.nodes)}"
         self.nodes.append(self._onnx.helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
         return name
 
@@ -82,25 +83,17 @@ class Graph:
         model.ir_version = IR_VERSION
         return model
 
-    def chain(self, start: str, rows: str, weights: str) -> str:
-        """``start + sum_j rows_j weights_j`` in float32, each step rounded once, as fused multiply-adds are.
+    def scan(self, state: str, scanned: list[str], types: list[Any], step: Callable[..., str]) -> str:
+        """The last state of a loop over the first axis of some arrays.
 
-        ``rows`` is (d, n, 1) and ``weights`` (d, F), both float64; a product of two float32 is exact there.
+        ``step`` writes the body: from a graph, the state and a slice of each array to the next state. ``types`` are
+        those of the state and of the slices.
         """
-        helper, kinds = self._onnx.helper, self._onnx.TensorProto
-        body = helper.make_graph(
-            [
-                helper.make_node("Mul", ["x", "w"], ["product"]),
-                helper.make_node("Cast", ["total"], ["wide"], to=kinds.DOUBLE),
-                helper.make_node("Add", ["product", "wide"], ["sum"]),
-                helper.make_node("Cast", ["sum"], ["next"], to=kinds.FLOAT),
-            ],
-            "fused_multiply_add",
-            [
-                helper.make_tensor_value_info("total", kinds.FLOAT, [None, None]),
-                helper.make_tensor_value_info("x", kinds.DOUBLE, [None, 1]),
-                helper.make_tensor_value_info("w", kinds.DOUBLE, [None]),
-            ],
-            [helper.make_tensor_value_info("next", kinds.FLOAT, [None, None])],
-        )
-        return self.op("Scan", start, rows, weights, body=body, num_scan_inputs=2)
+        helper = self._onnx.helper
+        body = Graph(prefix=f"{self._prefix}b{len(self.nodes)}_")
+        names = [f"{body._prefix}in{i}" for i in range(len(types))]
+        kinds = [self.type_of(dtype) for dtype in types]
+        inputs = [helper.make_tensor_value_info(n, kind, None) for n, kind in zip(names, kinds, strict=True)]
+        result = [helper.make_tensor_value_info(step(body, *names), kinds[0], None)]
+        inner = helper.make_graph(body.nodes, f"{body._prefix}step", inputs, result, body.constants)
+        return self.op("Scan", state, *scanned, body=inner, num_scan_inputs=len(scanned))

@@ -13,6 +13,7 @@ import numpy as np
 
 from streamrf.columns.document import ONEHOT, Column, Columns
 from streamrf.errors import InputError
+from streamrf.export.onnx_binning import binned
 from streamrf.export.onnx_graph import Graph
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
 from streamrf.files import atomic_write
@@ -30,11 +31,9 @@ def write_onnx(pipeline: Pipeline, path: str | Path, *, overwrite: bool = False)
 
 
 def build(pipeline: Pipeline) -> Graph:
-    if pipeline.kind == BINNING:
-        raise InputError("random binning hashes integers, which ONNX cannot do portably: export it with --numpy")
     graph = Graph()
     X = coded(graph, pipeline.columns) if pipeline.columns else graph.input("X", np.float64, ["n", pipeline.n_inputs])
-    scores = _scores(graph, pipeline, scaled(graph, pipeline, X))
+    scores = (binned if pipeline.kind == BINNING else _scores)(graph, pipeline, scaled(graph, pipeline, X))
     if pipeline.classes:
         _classes(graph, pipeline, scores)
     else:
@@ -169,7 +168,14 @@ def _turns(graph: Graph, pipeline: Pipeline, Z: str) -> str:
     rows = graph.op("Unsqueeze", graph.op("Transpose", wide, perm=[1, 0]), graph.constant([2], np.int64))
     zeros = graph.op("Mul", _columns(graph, Z, 0, 1), graph.constant([[0.0]], np.float32))  # (n, 1): n is not known yet
     start = graph.op("Add", zeros, graph.constant(arrays["phases"][None]))
-    return graph.chain(start, rows, graph.cast(graph.constant(arrays["W"]), np.float64))
+    weights = graph.cast(graph.constant(arrays["W"]), np.float64)
+    return graph.scan(start, [rows, weights], [np.float32, np.float64, np.float64], _multiply_add)
+
+
+def _multiply_add(body: Graph, total: str, x: str, w: str) -> str:
+    """``total + x w`` rounded once, as a fused multiply-add is: a product of two float32 is exact in float64."""
+    product = body.op("Mul", x, w)
+    return body.cast(body.op("Add", product, body.cast(total, np.float64)), np.float32)
 
 
 def structured(graph: Graph, pipeline: Pipeline, Z: str) -> str:
