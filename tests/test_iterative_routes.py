@@ -9,6 +9,7 @@ from cluster_tools import local_cluster
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, QuantileRegressor, Ridge
 from sklearn.svm import LinearSVC
+from sklearn.utils.class_weight import compute_sample_weight
 from tables import labelled, smooth, write_zarr
 
 import streamrf.plans as plan
@@ -85,15 +86,27 @@ def test_logistic_loss_is_that_of_scikit_learn(count):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_squared_hinge_is_that_of_scikit_learn(count):
+def test_squared_hinge_is_at_its_minimum(count):
     X, y = classes(count)
     model = fit(X, y, FIXED.with_(loss="squared-hinge"))
     Z = features(model, X)
-    dense = LinearSVC(
-        C=1 / (2 * ROWS * 1e-3), loss="squared_hinge", dual=False, tol=1e-8, max_iter=5000, intercept_scaling=100.0
-    ).fit(Z, y)
-    expected = dense.decision_function(Z).reshape(ROWS, -1)
+    sides = 2.0 * y[:, None] - 1 if count == 2 else 2.0 * np.eye(count)[y] - 1
+    expected = np.stack([squared_hinge_scores(Z, side, np.ones(ROWS)) for side in sides.T], axis=1)
     np.testing.assert_allclose(scores(model, X), expected, atol=0.03)
+
+
+def squared_hinge_scores(Z, sides, weights, ridge=1e-3):
+    """Scores at the minimum of the objective as it is written down, found by scipy."""
+
+    def objective(theta):
+        short = np.maximum(1 - sides * (Z @ theta[:-1] + theta[-1]), 0)
+        pull = -2 * sides * short * weights / weights.sum()
+        value = weights @ short**2 / weights.sum() + ridge * theta[:-1] @ theta[:-1]
+        return value, np.append(Z.T @ pull + 2 * ridge * theta[:-1], pull.sum())
+
+    options = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 3000}
+    theta = minimize(objective, np.zeros(Z.shape[1] + 1), jac=True, method="L-BFGS-B", options=options).x
+    return Z @ theta[:-1] + theta[-1]
 
 
 def test_the_huber_fit_is_the_minimum_and_does_not_feel_outliers():
@@ -139,11 +152,58 @@ def test_quantiles_are_those_of_scikit_learn(quantile):
     assert (y <= scores(model, X)[:, 0]).mean() == pytest.approx(quantile, abs=0.04)
 
 
+def accuracy(scores, y):
+    return ((scores.reshape(len(y), -1)[:, 0] > 0) == y).mean()
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_stochastic_gradients_reach_the_hinge_loss_of_scikit_learn(shards):
+    X, y = labelled(4000, classes=2)
+    recipe = FIXED.with_(loss="hinge", ridge=1e-4, epochs=20, shards=shards)
+    model = train(ArraySource(X, y, chunk_rows=250), recipe, Settings(threads=1)).model
+    Z = features(model, X)
+    dense = LinearSVC(C=1 / (2 * 4000 * 1e-4), loss="hinge", tol=1e-3, max_iter=20_000, intercept_scaling=10.0)
+    expected = dense.fit(Z, y).decision_function(Z)
+
+    def hinge(scores):
+        return np.maximum(1 - (2 * y - 1) * scores, 0).mean()
+
+    found = scores(model, X)[:, 0]
+    assert hinge(found) <= hinge(expected) * 1.03
+    assert accuracy(found, y) >= accuracy(expected, y) - 0.006
+
+
+DENSE = {
+    "squared": lambda Z, t, w: Ridge(alpha=w.sum() * 1e-3, solver="cholesky").fit(Z, t, sample_weight=w).predict(Z),
+    "logistic": lambda Z, t, w: (
+        LogisticRegression(C=1 / (2e-3 * w.sum()), tol=1e-8, max_iter=2000)
+        .fit(Z, t, sample_weight=w)
+        .decision_function(Z)
+    ),
+    "squared-hinge": squared_hinge_scores,
+}
+
+
+@pytest.mark.parametrize("loss", DENSE)
+@pytest.mark.parametrize("by_class", [False, True])
+def test_weights_count_as_scikit_learn_counts_them(loss, by_class):
+    X, y = classes(2)
+    y = np.where(np.random.default_rng(0).random(ROWS) < 0.7, 0, y)  # few of the second class
+    weights = np.random.default_rng(1).random(ROWS) * 3
+    solver = "cg" if loss == "squared" else "auto"
+    recipe = FIXED.with_(loss=loss, solver=solver, class_weight="balanced" if by_class else None)
+    model = train(open_source((X, y), sample_weight=weights), recipe, Settings(threads=1)).model
+    used = weights * compute_sample_weight("balanced", y) if by_class else weights
+    expected = DENSE[loss](features(model, X), 2.0 * y - 1, used)
+    np.testing.assert_allclose(scores(model, X)[:, 0], expected, atol=0.03)
+
+
 RUNS = {
     "cg": (numbers, CG.with_(holdout=0.1, ridge=None)),
     "nystrom": (numbers, CG.with_(preconditioner="nystrom")),
     "logistic": (lambda: classes(3), FIXED.with_(loss="logistic", holdout=0.1, ridge=None)),
     "quantile": (numbers, FIXED.with_(loss="quantile", holdout=0.1)),
+    "hinge": (lambda: classes(2), FIXED.with_(loss="hinge", holdout=0.1, epochs=3, shards=3)),
 }
 
 
@@ -157,12 +217,12 @@ class Impatient(Reporter):
         self.left -= 1
 
     def advanced(self, done, checkpoint_age):
-        if self.left == 0 and 0 < done < ROWS:
+        if self.left == 0 and done > 0:
             self.left = -1000
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "hinge"])
 def test_bits_do_not_depend_on_chunks_and_order(name):
     make, recipe = RUNS[name]
     X, y = make()
@@ -190,21 +250,23 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_weights(name, 
                 break
             except Interrupted:
                 stops += 1
-    assert stops >= 3
+    assert stops >= 2
     assert np.array_equal(whole.weights.coefficients, model.weights.coefficients)
     assert whole.story["solver"] == model.story["solver"]
 
 
 def test_a_cluster_gives_the_same_weights(tmp_path):
-    sources = {}
-    for name, (make, _) in RUNS.items():
-        X, y = make()
-        sources[name] = open_source(write_zarr(tmp_path / f"{name}.zarr", X, y, 200))
+    recipes = {
+        "cg": CG.with_(holdout=0.1, D=20),
+        "logistic": RUNS["logistic"][1].with_(ridge=1e-2, D=20),
+        "hinge": RUNS["hinge"][1].with_(epochs=2, D=20),
+    }
     with local_cluster(2) as (_, client):
-        for name, (_, recipe) in RUNS.items():
+        for name, recipe in recipes.items():
+            source = open_source(write_zarr(tmp_path / f"{name}.zarr", *RUNS[name][0](), 200))
             engine = ClusterEngine(client, group_seconds=0.0)
-            local = train(sources[name], recipe, Settings(threads=1)).model
-            there = train(sources[name], recipe, Settings(threads=1, engine=engine)).model
+            local = train(source, recipe, Settings(threads=1)).model
+            there = train(source, recipe, Settings(threads=1, engine=engine)).model
             assert np.array_equal(local.weights.coefficients, there.weights.coefficients), name
 
 
