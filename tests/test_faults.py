@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import pytest
 import s3fs
@@ -27,9 +28,10 @@ from distributed import Client, WorkerPlugin
 from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
+from streamrf.api import predict
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
-from streamrf.errors import BudgetError, ClusterError, StorageError
+from streamrf.errors import BudgetError, ClusterError, ExistsError, StorageError
 from streamrf.interrupts import Interrupted
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
@@ -527,6 +529,34 @@ class TestRemoteStores:
         texts = [good.out, good.err, bad.out, bad.err, *(str(path.read_bytes()) for path in model.iterdir())]
         assert f"{bucket}/t.zarr" in good.err
         assert not any("very-secret" in text for text in texts)
+
+    def test_predictions_are_written_to_the_store_by_the_workers(self, remote: Client, bucket: str) -> None:
+        X, y = smooth(2000)
+        model, out, engine = train(ArraySource(X, y), FIXED).model, f"{bucket}/out.parquet", ClusterEngine(remote)
+        files = s3fs.S3FileSystem()
+        for overwrite in (False, True):
+            assert predict(model, f"{bucket}/t.zarr", out=out, engine=engine, overwrite=overwrite) == 2000
+            files.invalidate_cache()
+            names = sorted(path.rpartition("/")[2] for path in files.ls(out))
+            assert names[0] == "_SUCCESS"
+            assert len({name.split("-")[2] for name in names[1:]}) == 1  # none of the run before
+            frame = pd.concat([pd.read_parquet(f"{out}/{name}") for name in names[1:]])
+            assert np.array_equal(frame["prediction"], predict(model, X))
+        with pytest.raises(ExistsError, match="--overwrite"):
+            predict(model, f"{bucket}/t.zarr", out=out, engine=engine)
+
+    def test_predictions_that_fail_leave_nothing_in_the_store(
+        self, remote: Client, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, out = train(ArraySource(*smooth(2000)), FIXED).model, f"{bucket}/failed.parquet"
+        source = open_source(f"{bucket}/t.zarr")
+        monkeypatch.setattr(Weather, "storm", staticmethod(lambda path, n: path.endswith("/X/c/7/0")))
+        engine = ClusterEngine(remote, group_seconds=0.0)
+        with pytest.raises(StorageError, match="4th try"):
+            predict(model, source, out=out, engine=engine)
+        files = s3fs.S3FileSystem()
+        files.invalidate_cache()
+        assert not files.exists(out)
 
     def test_a_chunk_that_is_never_read(self, remote: Client, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         source = open_source(f"{bucket}/t.zarr")

@@ -19,6 +19,7 @@ from streamrf.files import storage_errors
 from streamrf.sinks.base import Columns, RowBuffer, Sink
 from streamrf.sinks.npy import NpySink
 from streamrf.sources.base import Span
+from streamrf.storage import without_credentials
 
 Blocks = Iterable[tuple[int, Columns]]  # the first row of each block, and its columns; one follows the other
 ENDINGS = (".zarr", ".parquet", ".npy")
@@ -76,10 +77,16 @@ def open_parts(
     """The output for a path, by its ending; a context manager like any sink."""
     location = os.fspath(path)
     ending = os.path.splitext(location.rstrip("/"))[1].lower()
-    if "://" in location or ending not in ENDINGS:
+    remote = "://" in location
+    if ending not in ENDINGS or (remote and ending != ".parquet"):
         raise InputError(
-            f"many workers can write at once to {', '.join(ENDINGS)} on a disk that all of them see, not to {location}"
+            f"many workers can write at once to {', '.join(ENDINGS)} on a disk that all of them see, or to .parquet in"
+            f" an object store, not to {without_credentials(location)}"
         )
+    if remote:
+        from streamrf.sinks.remote_parts import RemoteParts
+
+        return RemoteParts(location, n_rows, columns, overwrite=overwrite)
     if ending == ".zarr":
         from streamrf.sinks.zarr_parts import ZarrParts
 
@@ -90,6 +97,11 @@ def open_parts(
 
 def write_part(spec: dict[str, Any], spans: Sequence[Span], blocks: Blocks) -> None:
     """Write the rows of neighbouring spans to an output that another process opened."""
+    if spec["kind"] == "remote parquet":
+        from streamrf.sinks.remote_parts import write_remote_part
+
+        write_remote_part(spec, Span(spans[0][0], spans[-1][1]), blocks)
+        return
     write = {"zarr": _write_zarr, "parquet": _write_parquet, "npy": _write_npy}[spec["kind"]]
     with storage_errors(f"write {spec['path']}", spec["path"]):
         if not os.path.exists(spec["place"]):
