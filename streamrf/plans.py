@@ -120,6 +120,8 @@ def make_plan(
     able = LOSS_SOLVERS[recipe.loss] if recipe.solver == AUTO else (recipe.solver,)
     if recipe.cv:
         able = able[:1]
+    elif len(able) > 1 and "cholesky" in able and (source.has_weights or recipe.class_weight) and not recipe.is_float:
+        able = ("cg",)  # whose sums are exact with weights too
     plans = {name: _plan_of(name, source, recipe, classes=classes, **known) for name in able}
     if len(plans) == 1 or recipe.loss != "squared":
         return plans[able[0]]

@@ -149,6 +149,11 @@ class Recipe:
             raise InputError(f"--{option} {getattr(self, name)}: {wanted} is wanted")
 
     @property
+    def is_float(self) -> bool:
+        """Whether features were asked for that are not integers."""
+        return self.bits.startswith("float")
+
+    @property
     def settled_form(self) -> str:
         """The form, with ``auto`` replaced: learned frequencies are learned for a cosine and a sine each."""
         if self.form != AUTO:

@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
-from sklearn.utils.class_weight import compute_class_weight
+from sklearn.linear_model import Ridge
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from tables import write_zarr
 
 from streamrf.errors import DataError, InputError
+from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.base import Span
 from streamrf.targets import TargetCoding
+from streamrf.threads import ALONE
+from streamrf.training import Settings, train
 from streamrf.weighting import Weighting
 
 
@@ -105,3 +109,51 @@ def test_numbers_have_no_class_weights():
 def test_plain_rows_are_not_even_looked_at():
     X, y, _ = table()
     assert Weighting.of(ArraySource(X, y), TargetCoding.regression(y.min()[None], y.max()[None]), None).plain
+
+
+RECIPE = Recipe(
+    D=40, kernel="gaussian", length_scale=2.0, scaling="standard", bits="float64", ridge=1e-3, pilot="none", holdout=0.0
+)
+
+
+def trained(recipe, weights=None):
+    X, y, _ = table()
+    return train(open_source((X, y), sample_weight=weights), recipe, Settings(threads=1)).model
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.3])
+def test_the_direct_route_weighs_rows_as_scikit_learn_does(holdout):
+    """With rows held out too: they join with their weights, and what is left is the same."""
+    X, y, w = table()
+    model = trained(RECIPE.with_(holdout=holdout), w)
+    assert model.recipe.solver == "cholesky"
+    Z = model.map.dense(model.scaling.transform(X, np.dtype(np.float64)), ALONE)
+    dense = Ridge(alpha=w.sum() * 1e-3, solver="cholesky").fit(Z, y, sample_weight=w)
+    np.testing.assert_allclose(model.scores(X, ALONE)[:, 0], dense.predict(Z), atol=1e-8)
+
+
+def test_balanced_classes_reach_the_direct_route():
+    X, y, _ = table()
+    labels = (y > 0.8).astype(int)
+    model = train(ArraySource(X, labels), RECIPE.with_(class_weight="balanced"), Settings(threads=1)).model
+    Z = model.map.dense(model.scaling.transform(X, np.dtype(np.float64)), ALONE)
+    used = compute_sample_weight("balanced", labels)
+    dense = Ridge(alpha=used.sum() * 1e-3, solver="cholesky").fit(Z, 2.0 * labels - 1, sample_weight=used)
+    np.testing.assert_allclose(model.scores(X, ALONE)[:, 0], dense.predict(Z), atol=1e-8)
+
+
+def test_exact_features_are_weighed_by_conjugate_gradients():
+    _, _, w = table()
+    assert trained(RECIPE.with_(bits="8"), w).recipe.solver == "cg"
+
+
+def test_exact_sums_refuse_weights():
+    _, _, w = table()
+    with pytest.raises(InputError, match="--solver cg"):
+        trained(RECIPE.with_(bits="8", solver="cholesky"), w)
+
+
+def test_weights_of_one_change_nothing():
+    X, y, _ = table()
+    plain = train(ArraySource(X, y), RECIPE, Settings(threads=1)).model
+    assert np.array_equal(trained(RECIPE, np.ones(120)).weights.coefficients, plain.weights.coefficients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from streamrf.calibration import Calibration
@@ -15,6 +16,7 @@ from streamrf.statistics.fitting import Fitting, FittingState
 from streamrf.statistics.folds import Folds, FoldsState, fold_of
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.validation import FoldPath, HoldoutPath, LambdaWalk
+from streamrf.weighting import Weighting
 
 
 @dataclass
@@ -54,7 +56,12 @@ class DirectRoute(Route):
 
     def _gram(self) -> Gram:
         prepared = self.prepared
-        return Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, self.threads.count)
+        weights = self._weighting.class_weights
+        return Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, self.threads.count, weights)
+
+    @cached_property
+    def _weighting(self) -> Weighting:
+        return Weighting.of(self.run.source, self.prepared.coding, self.prepared.recipe.class_weight)
 
     def _by_holdout(self, state: FittingState) -> Verdict:
         """Rows that were held out choose; then they are in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,9 +18,10 @@ from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, Sample
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import sample_rows
 from streamrf.sources.base import Block
-from streamrf.statistics.gradient import Gradient, Pull, row_weights
+from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.opening import Opening, OpeningState
 from streamrf.statistics.pulls import ScorePull, TargetPull
+from streamrf.statistics.row_weights import row_weights
 from streamrf.weighting import Weighting
 
 OPENING, SKETCH = "opening/", "sketch/"
@@ -153,7 +155,8 @@ class IterativeRoute(Route):
 
     def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
         assert self.holdout is not None
-        return judge(self.prepared, [(weights, self.holdout)], self.threads)
+        rows = replace(self.holdout, weights=None if self.weighting.plain else self.holdout_weights)
+        return judge(self.prepared, [(weights, rows)], self.threads)
 
 
 def under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

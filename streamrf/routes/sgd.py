@@ -21,7 +21,7 @@ from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block, Span
 from streamrf.sources.counting import CountingSource
 from streamrf.statistics.descent import Descent, Pace
-from streamrf.statistics.gradient import row_weights
+from streamrf.statistics.row_weights import row_weights
 
 EPOCHS = 10
 BATCH, RANK, EIGEN_ROWS = 512, 256, 4000

@@ -44,7 +44,7 @@ class NormalEquations:
 
     layout: Layout
     totals: np.ndarray
-    rows: int
+    rows: float  # or their weight, where they have weights
     amplitudes: np.ndarray  # (D,)
     mean: np.ndarray  # (D,) mean raw feature
     target_mean: np.ndarray  # (k,) mean target, offset included
@@ -57,7 +57,7 @@ class NormalEquations:
             raise NumericalError(f"{state.rows} rows: at least two are needed to fit a model")
         D, precision = map.n_features, map.precision
         columns = state.layout.columns(state.totals, D, state.layout.size)
-        n = float(state.rows)
+        n = float(columns[D, 0])  # the sum of ones: the rows, or their weights
         sums, products = columns[:D, 0].astype(np.float64), columns[:D, 1:]
         target_mean = coding.combine(columns[D, 1:][None], precision)[0] / n
         mean = sums / n
@@ -65,7 +65,7 @@ class NormalEquations:
         second = coding.combine(coding.combine(columns[D + 1 :, 1:], precision).T, precision)
         variance = np.diag(second) / n - target_mean**2
         return cls(
-            state.layout, state.totals, state.rows, map.amplitudes, mean, target_mean + coding.offset,
+            state.layout, state.totals, n, map.amplitudes, mean, target_mean + coding.offset,
             cross * map.amplitudes[:, None], np.maximum(variance, 0.0),
         )  # fmt: skip
 

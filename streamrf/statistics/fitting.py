@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -70,7 +70,7 @@ class Fitting(Statistic[FittingState]):
         if not held.any():
             self.gram.update(state.gram, block, threads)
             return
-        state.holdout.add(Block(block.X[held], values[held], block.index[held]))
+        state.holdout.add(replace(block, y=values).take(held))
         self.gram.update(state.gram, block, threads, skip=held)
 
     def load(self, arrays: dict[str, Any]) -> FittingState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -83,7 +83,7 @@ class Folds(Statistic[FoldsState]):
         values = self.gram.coding.values(block.y)  # type: ignore[arg-type]
         add_marks(state.marks, self.starts, block, values, threads)
         kept = chosen_rows(block.index, self.share, self.seed)
-        state.kept.add(Block(block.X[kept], values[kept], block.index[kept]))
+        state.kept.add(replace(block, y=values).take(kept))
         place = fold_of(block.index, self.count, self.seed)
         for number, fold in enumerate(state.folds):
             rows = np.flatnonzero(place == number)

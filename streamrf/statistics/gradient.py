@@ -25,6 +25,7 @@ from streamrf.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
+from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.sample import chosen_rows
 from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
@@ -221,14 +222,6 @@ class Gradient(Statistic[GradientState]):
         """The sums of each column of losses, and of the weights."""
         *losses, weight = (to_float(row) for row in state.losses)
         return np.array(losses), weight
-
-
-def row_weights(block: Block, coding: TargetCoding, class_weights: np.ndarray | None) -> np.ndarray | None:
-    """What each row counts for: its own weight times that of its class; None where all count the same."""
-    if class_weights is None:
-        return block.weights
-    by_class = class_weights[coding.codes(block.y)]  # type: ignore[arg-type]
-    return by_class if block.weights is None else by_class * block.weights
 
 
 @njit(cache=True, nogil=True)

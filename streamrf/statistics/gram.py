@@ -20,6 +20,7 @@ from streamrf.products.there import ChosenThere
 from streamrf.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.row_weights import row_weights
 from streamrf.targets import TargetCoding
 from streamrf.threads import ALONE, Threads
 
@@ -61,16 +62,20 @@ class Gram(Statistic[GramState]):
     map: FeatureMap
     coding: TargetCoding
     product: Product
+    class_weights: np.ndarray | None = None  # (classes,); weights, of classes or of rows, go with float features alone
     _buffer: threading.local = field(default_factory=threading.local, repr=False)
 
     @classmethod
-    def on_this_machine(cls, scaling: Scaling, map: FeatureMap, coding: TargetCoding, threads: int) -> Gram:
+    def on_this_machine(
+        cls, scaling: Scaling, map: FeatureMap, coding: TargetCoding, threads: int,
+        class_weights: np.ndarray | None = None,
+    ) -> Gram:  # fmt: skip
         """With the product that is fastest here."""
-        return cls(scaling, map, coding, choose_product(map.precision.key, threads))
+        return cls(scaling, map, coding, choose_product(map.precision.key, threads), class_weights)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the product is chosen anew: what is right and fast depends on the CPU."""
-        return Gram, (self.scaling, self.map, self.coding, ChosenThere(self.map.precision.key))
+        return Gram, (self.scaling, self.map, self.coding, ChosenThere(self.map.precision.key), self.class_weights)
 
     @cached_property
     def layout(self) -> Layout:
@@ -152,7 +157,19 @@ class Gram(Statistic[GramState]):
         self.map.compute(self.scaling.transform(block.X, self.map.precision.inputs), out, threads)
         out[:, D] = 1
         out[:, D + 1 : self.layout.size] = self.coding.encode(block.y, self.map.precision)  # type: ignore[arg-type]
+        weights = row_weights(block, self.coding, self.class_weights)
+        if weights is not None:
+            self._weigh(out, weights)
         return out
+
+    def _weigh(self, out: np.ndarray, weights: np.ndarray) -> None:
+        """Rows times the roots of their weights: then every product of two columns is weighted."""
+        if self.map.precision.exact:
+            raise InputError(
+                f"weights of rows cannot enter exact sums of {self.map.precision.name}-bit features: use --solver cg,"
+                " or --bits float32"
+            )
+        out[:, : self.layout.size] *= np.sqrt(weights)[:, None].astype(out.dtype)
 
     def _work(self) -> np.ndarray:
         if not hasattr(self._buffer, "block"):

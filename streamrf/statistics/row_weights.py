@@ -1,0 +1,16 @@
+"""What each row of a block counts for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamrf.sources.base import Block
+from streamrf.targets import TargetCoding
+
+
+def row_weights(block: Block, coding: TargetCoding, class_weights: np.ndarray | None) -> np.ndarray | None:
+    """What each row counts for: its own weight times that of its class; None where all count the same."""
+    if class_weights is None:
+        return block.weights
+    by_class = class_weights[coding.codes(block.y)]  # type: ignore[arg-type]
+    return by_class if block.weights is None else by_class * block.weights
