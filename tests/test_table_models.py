@@ -122,6 +122,13 @@ def test_standard_input_to_standard_output(shelf, form, tmp_path, monkeypatch):
     assert found == wanted
 
 
+def test_objects_may_leave_out_what_can_be_filled_in(shelf, tmp_path):
+    (tmp_path / "full.jsonl").write_text('{"area": null, "city": "Rome", "built": "2001-01-01", "floor": 2}\n')
+    (tmp_path / "short.jsonl").write_text('{"city": "Rome", "built": "2001-01-01", "floor": 2, "more": [1]}\n')
+    full, short = (predicted(shelf, "rent.model", tmp_path / f"{name}.jsonl", "a.csv") for name in ("full", "short"))
+    assert full == short
+
+
 def test_rows_are_answered_as_they_come(shelf):
     """A pipeline that waits for each answer before it sends the next row."""
     process = subprocess.Popen(

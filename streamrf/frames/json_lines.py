@@ -39,13 +39,16 @@ class JsonLinesFrame(Frame):
             yield from parse_json(lines, self.location, schema).to_batches()
 
 
-def parse_json(lines: Lines, where: str, schema: Any = None) -> Any:
-    """A table of the objects in these lines; with a schema just its columns, null where an object lacks one."""
+def parse_json(lines: Lines, where: str, schema: Any = None, others: str = "ignore") -> Any:
+    """A table of the objects in these lines; with a schema its columns, null where an object lacks one.
+
+    ``others``, columns that are not in the schema, are ignored, or their types inferred ("infer").
+    """
     if not lines.text.strip():
         return (schema or pa.schema([])).empty_table()
     options: dict[str, Any] = {}
     if schema is not None:
-        options = {"explicit_schema": schema, "unexpected_field_behavior": "ignore"}
+        options = {"explicit_schema": schema, "unexpected_field_behavior": others}
     try:
         return pa.json.read_json(
             io.BytesIO(lines.text),

@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamrf.columns.document import DATE, NUMBER, Column, Columns
 from streamrf.errors import DataError
 from streamrf.frames.arrow import ArrowFrame
-from streamrf.frames.blocks import line_blocks, opened_text
+from streamrf.frames.blocks import Lines, line_blocks, opened_text
 from streamrf.frames.csv import parsed_blocks
 from streamrf.frames.json_lines import parse_json
 from streamrf.frames.types import NULLS, TEXT
@@ -57,7 +57,7 @@ def read_tables(stream: Any, form: str, columns: Columns | None, where: str) -> 
     elif form == "jsonl":
         for lines in line_blocks(stream, quotes=False, size=BLOCK_BYTES):
             if lines.text.strip():
-                yield Arrived(parse_json(lines, where), lines.first, "line")
+                yield Arrived(_json_table(lines, columns, where), lines.first, "line")
     else:
         yield from _read_arrow(stream, where)
 
@@ -68,6 +68,21 @@ def _read_csv(stream: Any, columns: Columns | None, where: str) -> Iterator[Arri
         known = columns or numbers_called(list(names))
         types = {column.name: _type_of(column) for column in known.columns if column.name in names}
         yield Arrived(parser.table(lines, types), lines.first, "line")
+
+
+def _json_table(lines: Lines, columns: Columns | None, where: str) -> Any:
+    """Categories are read as text, so that one that looks like a date is none; a key left out is a missing value."""
+    if columns is None:
+        return parse_json(lines, where)
+    texts = pa.schema([(column.name, TEXT) for column in columns.columns if column.is_category])
+    try:
+        table = parse_json(lines, where, texts, others="infer")
+    except DataError:  # numbers for a category, or a line that is wrong in any case
+        table = parse_json(lines, where)
+    for column in columns.columns:
+        if column.name not in table.column_names and column.fill is not None:
+            table = table.append_column(column.name, pa.nulls(len(table)))
+    return table
 
 
 def _type_of(column: Column) -> Any:
