@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from streamrf.errors import InputError
 from streamrf.maps.frequencies.base import apply_factor
-from streamrf.maps.learned.metric import DIAGONAL, FULL, Judged, Metric, gradient_outer_product, learn_metric
-
-if TYPE_CHECKING:
-    from streamrf.pilot import Measured, PilotRun, Trial
+from streamrf.maps.learned.metric import (
+    DIAGONAL,
+    FULL,
+    LEAST_GAIN,
+    Judged,
+    Metric,
+    gradient_outer_product,
+    learn_metric,
+)
+from streamrf.pilot import SMALL_D, SMALL_ROWS, Measured, PilotRun, Trial
+from streamrf.recipe import AUTO, NONE
 
 ROWS = 24_000  # of a round's fits, judges included
 GRADIENT_ROWS = 8192
 MOST_OUTPUTS = 16
 WIDEST = 2048  # columns of a full metric: its roots cost the cube of them
 WIDTH_STEP = 2**0.5
-PATIENCE = 2
+PATIENCE = 4  # no round begins after so many times the work that the pilot has for a stage
+SMOOTH = "gaussian"
 SHOWN = 10
 
 
@@ -47,14 +55,14 @@ class TrialFits:
         self.number = 0
 
     def start(self) -> Judged:
-        return self._judged(self.base)
+        return self.judged(self.base)
 
     def fit(self, factor: np.ndarray, near: Judged) -> Judged:
         self.number += 1
         name = f"{DIAGONAL if factor.ndim == 1 else FULL} {self.number}"
         self.run.factors[name] = factor
         ratio = self._spread(factor) / self._spread(self.run.factors.get(near.origin.metric))
-        return self._judged(replace(near.origin, metric=name, length_scale=near.length_scale * ratio))
+        return self.judged(replace(near.origin, metric=name, length_scale=near.length_scale * ratio))
 
     def tuned(self, judged: Judged) -> Judged:
         """By steps of the width, for as long as it gets better."""
@@ -62,14 +70,14 @@ class TrialFits:
         for step in (1 / WIDTH_STEP, WIDTH_STEP):
             here = best
             while (
-                other := self._judged(replace(best.origin, length_scale=best.length_scale * step))
+                other := self.judged(replace(best.origin, length_scale=best.length_scale * step))
             ).error < best.error:
                 best = other
             if best is not here:
                 break
         return best
 
-    def _judged(self, trial: Trial) -> Judged:
+    def judged(self, trial: Trial) -> Judged:
         """The origin of what is judged is its trial."""
         measured = self.run.measure(trial)
         done = measured.trial
@@ -97,12 +105,73 @@ def few_outputs(coefficients: np.ndarray) -> np.ndarray:
     return coefficients @ signs / np.sqrt(MOST_OUTPUTS)
 
 
-def search_metric(run: PilotRun, best: Trial) -> Metric:
-    """From the best isotropic trial; no round begins after twice the work that the pilot has for a stage."""
-    columns, limit = run.scaling(best.scaling).n_outputs, run.spent + PATIENCE * run.budget
-    forms = forms_for(run.recipe.metric, columns)
-    fits = TrialFits(run, replace(best, rows=min(best.rows, ROWS), ridge=0.0))
-    return learn_metric(fits, fits.start(), columns, forms=forms, late=lambda: run.spent > limit)
+class MetricStage:
+    """A stage of the pilot: a metric is learned with the Gaussian kernel, and judged with it and with the kernel that
+    is best without one.
+
+    Gradients tell what matters only where there are gradients: the predictors of rough kernels have next to none.
+    """
+
+    def __init__(self, run: PilotRun, best: Trial) -> None:
+        self.run_, self.best = run, best
+        self.told: dict[str, Any] = {}
+
+    def run(self) -> tuple[Trial, Trial]:
+        """The best trial with a metric and the isotropic one it came from, or the best without one, twice."""
+        plain = self._again(self.best)
+        start = plain if self.best.kernel == SMOOTH else self._smooth_start()
+        found, fits = self._search(start)
+        candidates = self._candidates(found, fits, start, plain) if found.learned else []
+        stretched, source = min(candidates, key=lambda each: each[0].error, default=(plain, plain))
+        if stretched.rows > plain.rows:
+            plain = self.run_.fit(replace(self.best, ridge=0.0))
+        better = stretched.error <= plain.error * (1.0 - LEAST_GAIN)
+        after = stretched.error if better else plain.error
+        self.told = {
+            "asked": self.run_.recipe.metric, "form": found.form if better else NONE,
+            "holdout_error": {"before": plain.error, "after": after}, **describe(found),
+        }  # fmt: skip
+        return (stretched, source) if better else (self.best, self.best)
+
+    def _again(self, trial: Trial) -> Trial:
+        """On the rows of this stage, and with every lambda."""
+        return self.run_.fit(replace(trial, rows=min(trial.rows, ROWS), ridge=0.0))
+
+    def _smooth_start(self) -> Trial:
+        """The Gaussian kernel at its best width, with the scaling that suits it if there is a choice."""
+        run, large = self.run_, (self.best.D, min(self.best.rows, ROWS))
+        run.limit = run.spent + run.budget
+        scalings = [self.best.scaling]
+        if run.recipe.kernel == AUTO and run.recipe.scaling == AUTO:
+            scalings = list(dict.fromkeys(scaling for scaling, _ in run.pairings()))
+        small = min(large[0], SMALL_D), min(large[1], SMALL_ROWS)
+        found = [run.search((scaling, SMOOTH), *small, free=True) for scaling in scalings]
+        first = min(found, key=lambda trial: trial.error)
+        return run.refine(replace(first, ridge=0.0), *large, free=True)
+
+    def _search(self, start: Trial) -> tuple[Metric, TrialFits]:
+        run, columns = self.run_, self.run_.scaling(start.scaling).n_outputs
+        forms, limit = forms_for(run.recipe.metric, columns), run.spent + PATIENCE * run.budget
+        fits = TrialFits(run, start)
+        return learn_metric(fits, fits.start(), columns, forms=forms, late=lambda: run.spent > limit), fits
+
+    def _candidates(self, found: Metric, fits: TrialFits, start: Trial, plain: Trial) -> list[tuple[Trial, Trial]]:
+        """With the kernel that learned it, if it may be that one, and with the best one, at widths of their own."""
+        stretched: Trial = found.judged.origin
+        allowed = self.run_.recipe.kernel in (AUTO, SMOOTH)
+        candidates = [(self._on_all_rows(stretched), start)] if allowed else []
+        if plain.kernel != SMOOTH and plain.scaling == start.scaling:
+            ratio = stretched.length_scale / start.length_scale
+            wide = replace(plain, metric=stretched.metric, length_scale=plain.length_scale * ratio)
+            candidates.append((self._on_all_rows(fits.tuned(fits.judged(wide)).origin), plain))
+        return candidates
+
+    def _on_all_rows(self, trial: Trial) -> Trial:
+        """More rows want another width."""
+        if trial.rows >= self.best.rows:
+            return trial
+        self.run_.limit = self.run_.spent + self.run_.budget
+        return self.run_.refine(trial, self.best.D, self.best.rows, free=True)
 
 
 def describe(metric: Metric) -> dict[str, Any]:

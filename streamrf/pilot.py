@@ -106,7 +106,7 @@ class PilotRun:
             best = self.refine(best, large[0], rows)
         isotropic = best
         if self.recipe.metric != NONE:
-            best = self.with_metric(isotropic)
+            best, isotropic = self.with_metric(best)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
         self.metric = self._folded(best, isotropic)
@@ -126,8 +126,8 @@ class PilotRun:
         recipe, rows = self.recipe, min(len(self.sample), LARGE_ROWS)
         assert recipe.length_scale is not None
         D = min(recipe.D, PILOT_D)
-        isotropic = self.fit(Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows))
-        self.metric = self._folded(self.with_metric(isotropic), isotropic)
+        plain = self.fit(Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows))
+        self.metric = self._folded(*self.with_metric(plain))
         return recipe
 
     def _folded(self, best: Trial, isotropic: Trial) -> np.ndarray | None:
@@ -136,26 +136,20 @@ class PilotRun:
         factor = self.factors.get(best.metric)
         return None if factor is None else factor * (isotropic.length_scale / best.length_scale)
 
-    def with_metric(self, best: Trial) -> Trial:
-        """The trial with a learned metric and a width of its own, if that is clearly better than the trial as it is."""
-        from streamrf.maps.learned.metric import LEAST_GAIN
-        from streamrf.metric_pilot import describe, search_metric
+    def with_metric(self, best: Trial) -> tuple[Trial, Trial]:
+        """The trial with a learned metric and a width of its own, and the isotropic one that it came from; the trial
+        as it is, twice, where no metric is clearly better."""
+        from streamrf.metric_pilot import MetricStage
 
         self.any_ridge = True
-        found = search_metric(self, best)
-        plain: Trial = found.isotropic.origin
-        stretched: Trial = found.judged.origin
-        if found.learned and stretched.rows < best.rows:
-            self.limit = self.spent + self.budget
-            stretched = self.descend(replace(stretched, rows=best.rows), 2**0.5, free=True)
-            plain = self.fit(replace(best, ridge=0.0))
+        stage = MetricStage(self, best)
+        stretched, plain = stage.run()
         self.any_ridge = False
-        better = found.learned and stretched.error <= plain.error * (1.0 - LEAST_GAIN)
-        form = found.form if better else NONE
-        errors = {"before": plain.error, "after": stretched.error if better else plain.error}
-        self.learning = {"asked": self.recipe.metric, "form": form, "holdout_error": errors, **describe(found)}
-        self.reporter.note(f"metric: {form}, error {errors['before']:.4f} -> {errors['after']:.4f} on unseen rows")
-        return stretched if better else best
+        self.learning = stage.told
+        errors = self.learning["holdout_error"]
+        what = f"{self.learning['form']}, error {errors['before']:.4f} -> {errors['after']:.4f}"
+        self.reporter.note(f"metric: {what} on unseen rows")
+        return stretched, plain
 
     def pairings(self) -> Iterator[tuple[str, str]]:
         """Scalings and kernels to try: what the recipe fixes, or the candidates."""
@@ -191,15 +185,16 @@ class PilotRun:
             variance = 4 * share[1:] * share[:1] if classes == 2 else share * (1 - share)
         return np.where(variance > 0, variance, 1.0)
 
-    def search(self, pair: tuple[str, str], D: int, rows: int) -> Trial:
+    def search(self, pair: tuple[str, str], D: int, rows: int, *, free: bool = False) -> Trial:
         """From the median heuristic outward by factors of two, as long as it gets better."""
         scaling, kernel = pair
-        start = self.recipe.length_scale or self.median(scaling, kernel)
-        return self.descend(Trial(scaling, kernel, start, D, SEARCH_BITS[self.coding.task], rows), 2.0)
+        given = None if free else self.recipe.length_scale
+        start = Trial(scaling, kernel, given or self.median(scaling, kernel), D, SEARCH_BITS[self.coding.task], rows)
+        return self.descend(start, 2.0, free=free)
 
-    def refine(self, trial: Trial, D: int, rows: int) -> Trial:
+    def refine(self, trial: Trial, D: int, rows: int, *, free: bool = False) -> Trial:
         """Once more at larger D and on more rows, in smaller steps; lambda moves little."""
-        return self.descend(replace(trial, D=D, rows=rows), 2**0.5)
+        return self.descend(replace(trial, D=D, rows=rows), 2**0.5, free=free)
 
     def descend(self, trial: Trial, factor: float, *, free: bool = False) -> Trial:
         """A line search over the width in steps of ``factor``; a width that was given moves only if it is set free."""

@@ -234,6 +234,20 @@ def test_a_metric_is_the_same_for_any_number_of_threads(threads):
     np.testing.assert_array_equal(alone.metric, both.metric)
 
 
+def test_the_pilot_may_take_the_gaussian_kernel_for_its_metric(threads):
+    """Without a metric a rough kernel is best, with one the smooth one that learned it: both are judged."""
+    X = np.random.default_rng(0).normal(size=(1500, 8))
+    run, recipe = piloted(X, np.sin(2.5 * X[:, 0]), threads, kernel="auto")
+    kernels = {trial.kernel for trial in run.trials if trial.metric != "none"}
+    assert "gaussian" in kernels
+    best = min((trial for trial in run.trials if trial.metric != "none"), key=lambda trial: trial.error)
+    assert recipe.kernel == best.kernel
+    assert drop(run) < 0.5
+    settled = {"kernel": recipe.kernel, "length_scale": recipe.length_scale, "ridge": 1e-3}
+    again, _ = piloted(X, np.sin(2.5 * X[:, 0]), threads, **settled)
+    np.testing.assert_array_equal(again.metric, run.metric)
+
+
 def test_without_a_metric_nothing_is_learned(threads):
     X = np.random.default_rng(0).normal(size=(400, 3))
     run, _ = piloted(X, X[:, 0], threads, metric="none")
