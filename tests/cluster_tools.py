@@ -113,6 +113,11 @@ class Counts(Statistic[CountsState]):
 _eaten: list[np.ndarray] = []
 
 
+def devour(size: int) -> None:
+    """Take memory and never give it back."""
+    _eaten.append(np.ones(size, np.uint8))
+
+
 class _Alone:
     """Fails where two updates run at once in one process."""
 

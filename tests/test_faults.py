@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 import s3fs
 import zarr
-from cluster_tools import Counts, Stops, local_cluster, traces
+from cluster_tools import Counts, Stops, devour, local_cluster, traces
 from commands import FAST, streamrf
 from distributed import Client, WorkerPlugin
 from s3_server import s3_bucket
@@ -30,7 +30,7 @@ from tables import smooth, write_zarr
 
 from streamrf.api import predict
 from streamrf.engines.base import Pass
-from streamrf.engines.cluster import ClusterEngine
+from streamrf.engines.cluster import ClusterEngine, foreman
 from streamrf.errors import BudgetError, ClusterError, ExistsError, StorageError
 from streamrf.interrupts import Interrupted
 from streamrf.recipe import Recipe
@@ -179,6 +179,16 @@ class TestWorkers:
             pytest.raises(ClusterError, match=words),
         ):
             count_rows(client, data, hunger=100_000_000)
+
+    def test_one_is_paused_by_dask(self, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What it was given and never begins is done by the other, and what it holds still counts."""
+        monkeypatch.setattr(foreman, "STUCK", 1.0)
+        config = {**QUICK, "distributed.worker.memory.pause": 0.5, "distributed.worker.memory.terminate": False}
+        with local_cluster(2, config=config, memory_limit="700MB") as (_, client):
+            victim = next(iter(client.scheduler_info()["workers"]))
+            eat = At(1500, lambda: client.run(devour, 450_000_000, workers=[victim]))
+            assert_once(count_rows(client, data, eat, seconds=0.5))
+            assert client.scheduler_info()["workers"][victim]["status"] == "paused"
 
     def test_paused_by_dask_for_good(self, data: str) -> None:
         """Its memory fills up with what is never freed: Dask gives it no more work, and nobody else is there."""
