@@ -30,9 +30,10 @@ class Calibration:
         return cls(np.eye(outputs) * (STEEP / 2 if outputs == 1 else STEEP), np.zeros(outputs))
 
     @classmethod
-    def fit(cls, scores: np.ndarray, codes: np.ndarray) -> Calibration:
-        """From scores (n, outputs) and class positions (n,)."""
+    def fit(cls, scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> Calibration:
+        """From scores (n, outputs), class positions (n,) and what each row counts for."""
         n, outputs = scores.shape
+        share = np.full(n, 1 / n) if weights is None else weights / weights.sum()
         start = cls.plain(outputs)
         first = np.concatenate([start.slope.ravel(), start.shift])
         rows = np.arange(n)
@@ -42,10 +43,10 @@ class Calibration:
             logits = _two_sided(scores @ slope + shift)
             residual = softmax(logits, axis=1)
             residual[rows, codes] -= 1.0
-            residual = residual[:, -outputs:] / n
+            residual = residual[:, -outputs:] * share[:, None]
             gap = theta - first
             gradient = np.concatenate([(scores.T @ residual).ravel(), residual.sum(axis=0)]) + 2 * SHRINKAGE * gap
-            value = -log_softmax(logits, axis=1)[rows, codes].mean() + SHRINKAGE * gap @ gap
+            value = -log_softmax(logits, axis=1)[rows, codes] @ share + SHRINKAGE * gap @ gap
             return float(value), gradient
 
         best = minimize(loss, first, jac=True, method="L-BFGS-B").x

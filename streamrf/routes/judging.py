@@ -32,7 +32,9 @@ def calibrate(prepared: Prepared, parts: list[Unseen], threads: Threads) -> Cali
     models = [prepared.model(weights, None, Ledger(), {}) for weights, _ in parts]
     scores = [model.scores(rows.X, threads) for model, (_, rows) in zip(models, parts, strict=True)]
     codes = [class_codes(rows.y) for _, rows in parts]  # type: ignore[arg-type]
-    return Calibration.fit(np.concatenate(scores), np.concatenate(codes))
+    weighed = [rows.weights for _, rows in parts if rows.weights is not None]
+    weights = np.concatenate(weighed) if len(weighed) == len(parts) else None
+    return Calibration.fit(np.concatenate(scores), np.concatenate(codes), weights)
 
 
 def class_codes(values: np.ndarray) -> np.ndarray:
