@@ -13,7 +13,8 @@ from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
 from streamrf.errors import InputError
 from streamrf.model import Model
-from streamrf.plans import Plan, make_plan
+from streamrf.planning import plan_run
+from streamrf.plans import Plan
 from streamrf.prediction import (
     SPAN_BYTES,
     SPAN_ROWS,
@@ -46,7 +47,7 @@ def plan(
     """What training would take, in bytes; no row is read. ``plan(...).check()`` refuses what does not fit."""
     source = open_source(data, target=target, **options)
     outputs = max(1, source.n_outputs)
-    return make_plan(source, recipe or Recipe(), outputs=outputs, threads=threads or available_cores(), budget=memory)
+    return plan_run(source, recipe or Recipe(), outputs=outputs, threads=threads or available_cores(), budget=memory)
 
 
 def train(

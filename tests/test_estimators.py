@@ -90,9 +90,9 @@ def test_every_kind_of_input_gives_the_same_sums(kind, rows, fitted, tmp_path):
 
 def test_settings_are_those_of_a_recipe():
     ours = set(inspect.signature(KernelRegressor).parameters) - {"gamma", "random_state", "threads", "memory"}
-    recipe = {field.name for field in fields(Recipe)} - {"task", "seed"}
-    assert set(PLAIN) | {"length_scale"} == ours
-    assert recipe >= ours
+    recipe = {field.name: field.default for field in fields(Recipe) if field.name not in ("task", "seed")}
+    assert set(recipe) == ours == {*PLAIN, "length_scale"}
+    assert {name: value for name, value in KernelRegressor().get_params().items() if name in ours} == recipe
 
 
 def test_random_state_is_the_seed(rows, fitted):
@@ -186,6 +186,49 @@ def test_labels_of_any_type(labels):
     assert model.score(X, truth) == np.mean(model.predict(X) == truth)
 
 
+# -- weights
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_a_weight_of_three_is_a_row_three_times(loss):
+    X, y = labelled(500, classes=2)
+    weights = np.random.default_rng(0).integers(0, 4, 500).astype(float)
+    settings = {**QUICK, "D": 30, "scaling": "none", "holdout": 0.0, "loss": loss, "map": "mc"}
+    weighted = KernelClassifier(**settings).fit(X, y, sample_weight=weights)
+    times = np.repeat(np.arange(500), weights.astype(int))
+    solver = {"solver": "cg"} if loss == "squared" else {}
+    repeated = KernelClassifier(**settings, **solver).fit(X[times], y[times])
+    assert np.abs(weighted.decision_function(X) - repeated.decision_function(X)).max() < 0.02  # mc looks at no rows
+    plain = KernelClassifier(**settings, **solver).fit(X, y)
+    assert np.abs(weighted.decision_function(X) - plain.decision_function(X)).max() > 0.1
+
+
+def test_equal_weights_are_none(rows, fitted):
+    assert np.array_equal(KernelRegressor(**QUICK).fit(*rows, sample_weight=np.full(800, 2.0)).predict(rows[0]),
+                          fitted.predict(rows[0]))  # fmt: skip
+
+
+def test_weights_of_classes_move_the_border():
+    X, y = labelled(1500, classes=2)
+    y = np.where(np.random.default_rng(0).random(1500) < 0.8, 0, y)  # one class is rare
+    plain, balanced, heavy = (
+        KernelClassifier(**QUICK, class_weight=weight).fit(X, y).predict(X).mean()
+        for weight in (None, "balanced", {1: 50})
+    )
+    assert plain < 0.1 < balanced < heavy
+
+
+def test_weights_that_cannot_be(rows, tmp_path):
+    X, y = rows
+    with pytest.raises(errors.InputError, match="count every row once"):
+        KernelRegressor(**QUICK).partial_fit(X, y, sample_weight=np.arange(800.0))
+    path = write_zarr(tmp_path / "c.zarr", *labelled(300))
+    with pytest.raises(errors.InputError, match="arrays in memory"):
+        KernelClassifier(**QUICK, class_weight={1: 2.0}).fit(path)
+    weighted = KernelClassifier(**QUICK).fit(path, sample_weight=np.arange(300.0))
+    assert weighted.model_.recipe.solver == "cg"
+
+
 # -- files
 
 
@@ -214,7 +257,7 @@ def test_a_model_of_another_kind_is_refused(fitted, tmp_path):
     with pytest.raises(errors.MismatchError, match="KernelClassifier is for classification"):
         KernelClassifier.load(tmp_path / "numbers.model")
     alone = KernelRegressor.load(tmp_path / "numbers.model")
-    with pytest.raises(errors.InputError, match="without statistics"):
+    with pytest.raises(errors.InputError, match="no statistics that rows could join"):
         alone.partial_fit(*smooth(50))
 
 
@@ -236,6 +279,16 @@ def test_several_outputs(rows):
     model = KernelRegressor(**QUICK).fit(X, np.stack([y, -y], axis=1))
     assert model.predict(X).shape == (800, 2)
     assert model.score(X, np.stack([y, -y], axis=1)) > 0.6
+
+
+def test_other_losses_and_maps(rows):
+    X, y = labelled(600, classes=2)
+    logistic = KernelClassifier(**{**QUICK, "loss": "logistic"}).fit(X, y)
+    assert logistic.score(X, y) > 0.7
+    with pytest.raises(errors.InputError, match="no statistics that rows could join"):
+        logistic.partial_fit(X, y)
+    binned = {"map": "binning", "grids": 20, "pilot": "none", "threads": 1}
+    assert KernelRegressor(**binned).fit(*rows).score(*rows) > 0.5
 
 
 # -- random features

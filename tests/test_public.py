@@ -10,7 +10,7 @@ from commands import FAST, PROJECT, done
 from tables import labelled, smooth, write_zarr
 
 import streamrf
-from streamrf import api, errors
+from streamrf import errors
 
 HEAVY = ("dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "rich", "scipy", "sklearn", "zarr", "matplotlib")
 QUICK = streamrf.Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)
@@ -29,6 +29,11 @@ def test_every_name_is_there_and_explained(name):
     value = getattr(streamrf, name)
     assert name == "__version__" or value.__doc__
     assert name in dir(streamrf)
+
+
+def test_every_name_is_its_own_thing_whatever_was_imported_before():
+    probe = "import streamrf.training, streamrf; kinds = {type(getattr(streamrf, n)) for n in streamrf.__all__}"
+    subprocess.run([sys.executable, "-c", f"{probe}\nassert type(streamrf) not in kinds"], check=True, cwd=PROJECT)
 
 
 def test_other_names_are_refused():
@@ -60,7 +65,7 @@ def test_the_verbs_are_those_of_the_command_line(tmp_path):
     assert told["statistics_digest"] == trained.state.digest()
     metrics = done("evaluate", tmp_path / "theirs.model", data, "--json").json
     assert streamrf.evaluate(tmp_path / "ours.model", data) == metrics
-    assert api.plan(data, QUICK, memory=2**32).budget == 2**32
+    assert streamrf.plan(data, QUICK, memory=2**32).budget == 2**32
     predicted = streamrf.predict(trained.model, X)
     assert streamrf.predict(tmp_path / "ours.model", data, out=tmp_path / "p.npy") == 900
     assert np.sqrt(np.mean((predicted - y) ** 2)) == pytest.approx(metrics["rmse"])

@@ -6,9 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from streamrf.errors import DataError
 from streamrf.estimators.inputs import is_stored
 from streamrf.estimators.machine import KernelMachine
 from streamrf.targets import CLASSIFICATION
@@ -62,6 +64,15 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         if is_stored(X) and sample_weight is None:
             return float(self._metrics(X, y)["accuracy"])
         return float(super().score(X, y, sample_weight))
+
+    def _weights(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """Weights of classes are weights of rows."""
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, y)
+            weights = by_class if weights is None else weights * by_class
+        if weights is not None and len(np.unique(y[weights > 0])) < 2:
+            raise DataError("one class only has rows that count: a classifier needs at least two")
+        return weights
 
     def _checked_targets(self, y: np.ndarray) -> np.ndarray:
         y = column_or_1d(y, warn=True)

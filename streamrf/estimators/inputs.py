@@ -15,6 +15,7 @@ from streamrf.sources.base import Source
 from streamrf.sources.memory import ArraySource
 from streamrf.sources.open import open_source
 from streamrf.sources.sliced import SlicedSource, is_sliced, plain_array
+from streamrf.sources.weighted import Weighted
 
 
 def is_stored(X: Any) -> bool:
@@ -45,22 +46,26 @@ def sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:
     return SlicedSource(X, targets, feature_names=names)
 
 
-def array_source(
-    X: Any, y: np.ndarray | None, names: Sequence[str] | None, weights: np.ndarray | None = None
-) -> Source:
+def array_source(X: Any, y: np.ndarray | None, names: Sequence[str] | None) -> Source:
     """Arrays that scikit-learn has checked, dense or sparse."""
-    if weights is not None:
-        raise InputError("rows of different weights cannot be summed exactly: leave sample_weight out")
     if sparse.issparse(X):
         return SlicedSource(X, y, feature_names=names)
     return ArraySource(X, y, feature_names=names)
 
 
-def checked_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
+def weighted(table: Source, weights: np.ndarray | None) -> Source:
+    """The table, with the weights of its rows where they do not all count the same."""
+    if weights is None:
+        return table
+    return Weighted(table, ArraySource(np.zeros((len(weights), 1), np.float32), weights), "sample_weight")
+
+
+def checked_weights(sample_weight: Any, rows: int) -> np.ndarray | None:
     """Weights of rows as scikit-learn checks them; equal weights are none at all."""
     if sample_weight is None:
         return None
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    stand_in = np.empty((rows, 1), np.float32)  # only its length is looked at
+    weights = _check_sample_weight(sample_weight, stand_in, dtype=np.float64, ensure_non_negative=True)
     return None if (weights == weights[0]).all() else weights
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,6 +24,7 @@ from streamrf.estimators.inputs import (
     is_stored,
     remember_columns,
     stored_source,
+    weighted,
 )
 from streamrf.kernels import make_kernel
 from streamrf.model import Model
@@ -33,8 +35,8 @@ from streamrf.sources.base import Source
 from streamrf.threads import Threads
 from streamrf.training import Settings, train
 
-# Settings of a recipe that estimators have under their own name.
-PLAIN = ("D", "kernel", "map", "form", "scaling", "bits", "ridge", "holdout", "cv", "nan", "pilot")
+# Settings of a recipe that estimators have under the same name.
+PLAIN = tuple(field.name for field in fields(Recipe) if field.name not in ("task", "seed", "length_scale"))
 
 
 class KernelMachine(BaseEstimator):
@@ -44,7 +46,7 @@ class KernelMachine(BaseEstimator):
     _model: Model | None  # None: to be solved from the statistics
     _statistics: Statistics | None  # None: there are none
 
-    def __init__(
+    def __init__(  # every setting of a recipe: scikit-learn reads them here
         self,
         D: int = 2000,
         *,
@@ -52,10 +54,27 @@ class KernelMachine(BaseEstimator):
         length_scale: float | None = None,
         gamma: float | None = None,
         map: str = "auto",
-        form: str = "phase",
+        grids: int | None = None,
+        table_bits: int | None = None,
+        form: str = "auto",
+        metric: str = "none",
+        landmarks: int | None = None,
+        learning_iterations: int | None = None,
+        learning_steps: int | None = None,
+        weight_decay: float | None = None,
+        eta: float | None = None,
+        prediction_loss: str = "auto",
         scaling: str = "auto",
         bits: str = "auto",
         ridge: float | None = None,
+        solver: str = "auto",
+        preconditioner: str = "auto",
+        loss: str = "squared",
+        quantile: float = 0.5,
+        huber_epsilon: float = 1.35,
+        class_weight: str | None = None,
+        epochs: int | None = None,
+        shards: int | None = None,
         holdout: float | None = None,
         cv: int | None = None,
         nan: str = "error",
@@ -69,10 +88,27 @@ class KernelMachine(BaseEstimator):
         self.length_scale = length_scale
         self.gamma = gamma
         self.map = map
+        self.grids = grids
+        self.table_bits = table_bits
         self.form = form
+        self.metric = metric
+        self.landmarks = landmarks
+        self.learning_iterations = learning_iterations
+        self.learning_steps = learning_steps
+        self.weight_decay = weight_decay
+        self.eta = eta
+        self.prediction_loss = prediction_loss
         self.scaling = scaling
         self.bits = bits
         self.ridge = ridge
+        self.solver = solver
+        self.preconditioner = preconditioner
+        self.loss = loss
+        self.quantile = quantile
+        self.huber_epsilon = huber_epsilon
+        self.class_weight = class_weight
+        self.epochs = epochs
+        self.shards = shards
         self.holdout = holdout
         self.cv = cv
         self.nan = nan
@@ -85,17 +121,22 @@ class KernelMachine(BaseEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         source = self._training_source(X, y, sample_weight, first=True)
-        trained = train(source, self._recipe(), self._settings())
+        trained = train(source, self._recipe_for(source, X), self._settings())
         return self._adopt(trained.model, trained.state)
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         """Sums of the rows join those that are there; the first call fixes everything that is not a sum."""
         source = self._training_source(X, y, sample_weight, first=not hasattr(self, "_statistics"))
+        if source.has_weights:
+            raise InputError("exact sums that grow count every row once: give weights to fit, or leave them out")
         if not hasattr(self, "_statistics"):
             self._statistics = Statistics.zero(self._prepared(source, classes))
             self._batches = 0
         if self._statistics is None:
-            raise InputError("this estimator was loaded without statistics, so no rows can join it: fit it anew")
+            raise InputError(
+                "there are no statistics that rows could join: the estimator was loaded without them, or its solver or"
+                " map keeps none; fit it anew"
+            )
         with Threads(self.threads) as threads:
             self._statistics += accumulate(self._statistics.prepared, Batch(source, self._batches), self._work(threads))
         self._batches += 1
@@ -117,7 +158,17 @@ class KernelMachine(BaseEstimator):
     def _recipe(self) -> Recipe:
         """The recipe of these settings; gamma becomes a length scale."""
         settings = {name: getattr(self, name) for name in PLAIN}
+        if isinstance(self.class_weight, dict):
+            settings["class_weight"] = None  # weights of rows
         return Recipe(task=self._task, length_scale=self._length_scale(), seed=self._seed(), **settings)
+
+    def _recipe_for(self, source: Source, X: Any) -> Recipe:
+        """The exact sums of the direct solver count every row once: weights go another way."""
+        recipe = self._recipe()
+        if not is_stored(X):
+            recipe = recipe.with_(class_weight=None)  # the rows have it
+        direct = recipe.solver == "auto" and recipe.loss == "squared"
+        return recipe.with_(solver="cg") if source.has_weights and direct else recipe
 
     def _length_scale(self) -> float | None:
         if self.gamma is None:
@@ -141,17 +192,24 @@ class KernelMachine(BaseEstimator):
 
     def _training_source(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Source:
         if is_stored(X):
-            if sample_weight is not None:
-                raise InputError("sample_weight goes with arrays in memory: stored data has no weights beside it")
+            if isinstance(self.class_weight, dict):
+                raise InputError(
+                    "a weight for each class goes with arrays in memory; stored data takes class_weight='balanced'"
+                )
             source = stored_source(X, y, features=None if first else self.model_columns())
             remember_columns(self, source)
-            return source
+            return weighted(source, checked_weights(sample_weight, source.n_rows))
         finite = self.nan == "error" or "allow-nan"
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite,
             ensure_min_samples=2, reset=first, **self._target_checks(),
         )  # fmt: skip
-        return array_source(X, self._checked_targets(y), self.model_columns(), checked_weights(sample_weight, X))
+        y, weights = self._checked_targets(y), checked_weights(sample_weight, X.shape[0])
+        return weighted(array_source(X, y, self.model_columns()), self._weights(y, weights))
+
+    def _weights(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """What rows in memory count for."""
+        return weights
 
     def _target_checks(self) -> dict[str, Any]:
         return {"multi_output": True}
