@@ -12,6 +12,9 @@ from streamrf.plans import SLACK, Plan, estimate_seconds, make_plan
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
 from streamrf.sources.base import Source
 from streamrf.threads import Threads
+from streamrf.units import format_seconds
+
+WORTH_SAYING = 5.0  # seconds
 
 
 def plan_run(source: Source, recipe: Recipe, *, outputs: int, **sizes: Any) -> Plan:
@@ -22,6 +25,9 @@ def plan_run(source: Source, recipe: Recipe, *, outputs: int, **sizes: Any) -> P
             raise InputError("random binning counts rows, which cannot have weights: use Fourier features (--map auto)")
         return plan_binning(source, recipe, outputs=outputs, **sizes)
     plan = make_plan(source, recipe, outputs=outputs, **sizes)
+    if recipe.map == "weighted" and weighting_seconds(recipe.D) > WORTH_SAYING:
+        seconds = format_seconds(weighting_seconds(recipe.D))
+        plan.why += f"; fitting the weights of {recipe.D:,} frequencies takes about {seconds} before the pass"
     if recipe.map == ANY:
         rows = min(source.n_rows, sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, recipe))
         plan.parts["pilot"] = max(plan.parts["pilot"], pilot_bytes(rows, source.n_features, outputs))
@@ -35,4 +41,13 @@ def estimate_run(plan: Plan, source: Source, recipe: Recipe, outputs: int, threa
     if recipe.map == BINNING:
         return estimate_binning(plan, source, recipe, outputs, measure_binning(threads))
     rates = measure_rates("12" if recipe.bits == AUTO else recipe.bits, threads)
-    return estimate_seconds(plan, source, recipe, outputs, rates)
+    seconds = estimate_seconds(plan, source, recipe, outputs, rates)
+    if recipe.map == "weighted":
+        seconds["pilot"] += weighting_seconds(recipe.D)
+        seconds["total"] += weighting_seconds(recipe.D)
+    return seconds
+
+
+def weighting_seconds(D: int) -> float:
+    """What the non-negative least squares of ``weighted`` took on one core, which grows with the cube of D."""
+    return 60.0 * (D / 5000) ** 3

@@ -167,9 +167,11 @@ def test_saves_on_the_way_change_nothing(tmp_path, reference):
     assert bits(in_small_spans(SOURCE, settings).model) == reference
 
 
-def test_a_cluster_gives_the_bits_of_one_process(tmp_path, reference):
+def test_a_cluster_gives_the_bits_of_one_process(tmp_path, monkeypatch):
     from streamrf.engines.cluster import ClusterEngine
 
+    monkeypatch.setattr(route, "STEPS", 2)
+    reference = bits(train(SOURCE, FIXED, ALONE).model)
     stored = open_source(write_zarr(tmp_path / "data.zarr", X, Y, chunk=300))
     with local_cluster(2, memory_limit="2GiB") as (_, client):
         engine = ClusterEngine(client, order=np.random.default_rng(0).permutation)
@@ -347,6 +349,11 @@ def test_sizes_follow_the_rows_unless_they_are_asked_for():
     assert (free.grids, free.table_bits) == (100, 17)
     asked = settled_sizes(FIXED, 522_000)
     assert (asked.grids, asked.table_bits) == (12, 8)
+
+
+def test_a_plan_says_when_weights_take_long_to_fit():
+    assert "fitting the weights of 5,000 frequencies takes about" in planned(Recipe(map="weighted", D=5000)).why
+    assert "fitting" not in planned(Recipe(map="weighted", D=500)).why
 
 
 def test_many_outputs_make_wide_plans():
