@@ -147,6 +147,63 @@ def test_rows_are_answered_as_they_come(shelf):
     assert float(second) > float(first) + 1
 
 
+SCRIPT = """
+import io, sys
+from streamrf import memory
+from streamrf.model import Model
+from streamrf.sinks.encoded import StreamSink
+from streamrf.streams.predicting import StreamPredictor, stream_columns
+from streamrf.streams.reading import read_tables
+from streamrf.threads import Threads
+memory.limit_heaps()
+
+class Rows(io.RawIOBase):
+    def __init__(self, blocks):
+        self.blocks, self.left = blocks, b"floor,city,area,built\\n"
+    def read1(self, size):
+        if not self.left and self.blocks:
+            self.blocks, self.left = self.blocks - 1, LINES
+        data, self.left = self.left[:size], self.left[size:]
+        return data
+
+class Nowhere:
+    count = 0
+    def write(self, data):
+        self.count += data.count(b"\\n")
+    def flush(self):
+        pass
+
+LINES = b"1,Rome,50.25,2001-01-01\\n2,Oslo,,1999-12-31\\n" * 3000
+model = Model.load(sys.argv[1])
+def run(blocks):
+    out = Nowhere()
+    with Threads(1) as threads, StreamSink(out, "csv", [("prediction", "f8")]) as sink:
+        job = StreamPredictor(model, threads, proba=False, where="the test")
+        rows = job.run(read_tables(Rows(blocks), "csv", stream_columns(model), "the test"), sink)
+    assert out.count == rows + 1 == 6000 * blocks + 1
+run(2)
+before = memory.resident()
+open("/proc/self/clear_refs", "w").write("5")
+run(60)
+print(len(LINES) * 60, memory.peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_a_stream_takes_constant_memory(shelf):
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(shelf / "rent.model")],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    size, grown = map(int, ran.stdout.split())
+    assert size > 7_000_000
+    assert grown < 3_000_000
+
+
 def test_unknown_levels_are_counted_and_said(shelf, tmp_path):
     table = make_table(2)
     cities = pa.array(["Paris" if i < 7 else city for i, city in enumerate(table["city"].to_pylist())])
