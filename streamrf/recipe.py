@@ -125,6 +125,9 @@ class Recipe:
         self._check("class_weight", weights is None or weights in CLASS_WEIGHTS, "balanced, or nothing")
         self._check("epochs", self.epochs is None or 1 <= self.epochs <= MAX_EPOCHS, f"1 to {MAX_EPOCHS:,}")
         self._check("shards", self.shards is None or 1 <= self.shards <= MAX_SHARDS, f"1 to {MAX_SHARDS:,}")
+        if self.map == BINNING:
+            for name, plain in (("loss", "squared"), ("class_weight", None)):
+                self._check(name, getattr(self, name) == plain, f"{plain or 'none'} (others are not of random binning)")
         if self.cv is not None and self.loss != "squared":
             raise InputError(f"--cv is for the squared loss: --loss {self.loss} is judged by --holdout rows")
 

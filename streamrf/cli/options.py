@@ -87,6 +87,22 @@ recipe_options = _stack(
     click.option("--bits", default="auto", show_default=True,
                  help="Precision of features: auto, 8, 12, float32 or float64."),
     click.option("--lambda", "ridge", type=float, help="Ridge penalty; chosen on hold-out rows by default."),
+    click.option("--solver", type=click.Choice(["auto", "cholesky", "cg", "newton", "sgd"]), default="auto",
+                 show_default=True, help="cholesky sums a D x D matrix in one pass; cg passes over the rows some twenty"
+                                         " times and never holds it; newton and sgd are for other losses."),
+    click.option("--preconditioner", type=click.Choice(["auto", "sample", "nystrom"]), default="auto",
+                 show_default=True, help="What speeds up cg and newton: the factor of a sample of rows, or a sketch."),
+    click.option("--loss", type=click.Choice(["squared", "hinge", "squared-hinge", "logistic", "huber", "quantile"]),
+                 default="squared", show_default=True, help="What is minimised."),
+    click.option("--quantile", type=float, default=0.5, show_default=True,
+                 help="--loss quantile: the quantile to predict."),
+    click.option("--huber-epsilon", type=float, default=1.35, show_default=True,
+                 help="--loss huber: residuals beyond so many of their robust deviations count linearly."),
+    click.option("--class-weight", type=click.Choice(["balanced"]),
+                 help="Let every class count for as much, however few rows it has."),
+    click.option("--epochs", type=int, help="--solver sgd: most passes over the rows (10); hold-out rows stop them."),
+    click.option("--parts", "shards", type=int,
+                 help="--solver sgd: parts of the rows that run side by side and are averaged (1)."),
     click.option("--task", type=click.Choice(["auto", "regression", "classification"]), default="auto",
                  show_default=True, help="Numbers or classes; told from the targets by default."),
     click.option("--holdout", type=float, help="Share of rows that choose lambda (a tenth, at most 20,000 rows)."),
@@ -114,6 +130,9 @@ checkpoint_options = _stack(
 )  # fmt: skip
 
 memory_option = click.option("--memory", type=Bytes(), help="Budget such as 2GB; 80 % of what is free by default.")
+weight_option = click.option(
+    "--sample-weight", metavar="NAME", help="Array (zarr, npy) or column (parquet) of weights."
+)
 shards_argument = click.argument("data", nargs=-1, required=True)
 
 
@@ -144,10 +163,10 @@ def open_data(
         "features": _names(options.pop("features")) or standing.get("features") or features,
         "exclude": _names(options.pop("exclude")) or (), "need_targets": need_targets,
     }  # fmt: skip
-    columns = standing.get("columns")
+    columns, weight = standing.get("columns"), options.pop("sample_weight", None)
     if known is None and features is None:
-        columns = learn_coding(place, handling, reporter, rows=look, **asked)
-    return open_source(place, x=x, columns=columns, **asked)
+        columns = learn_coding(place, handling, reporter, rows=look, sample_weight=weight, **asked)
+    return open_source(place, x=x, columns=columns, sample_weight=weight, **asked)
 
 
 def _names(text: str | None) -> list[str] | None:

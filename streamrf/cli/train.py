@@ -22,6 +22,7 @@ from streamrf.cli.options import (
     recipe_options,
     run_options,
     shards_argument,
+    weight_option,
 )
 
 BESIDE = "auto"  # --report without a name
@@ -30,6 +31,7 @@ BESIDE = "auto"  # --report without a name
 @click.command("train")
 @shards_argument
 @data_options
+@weight_option
 @column_options
 @recipe_options
 @memory_option
