@@ -371,7 +371,7 @@ BAD_OPTIONS = {
     "a time that is none": ("--checkpoint-every soon", errors.InputError, "'soon' .*write for example 30s"),
     "nothing to resume": ("--resume", errors.InputError, "no checkpoint at .*anew"),
     "too little memory": (
-        "--D 40000 --memory 2GB", errors.BudgetError,
+        "--D 40000 --memory 2GB --solver cholesky", errors.BudgetError,
         r"projected to need [\d.]+ GB .* the budget is 2.00 GB: raise --memory, or lower --D",
     ),
 }  # fmt: skip
