@@ -17,12 +17,14 @@ from streamrf.cli.options import (
     recipe_options,
     run_options,
     shards_argument,
+    weight_option,
 )
 
 
 @click.command("plan")
 @shards_argument
 @data_options
+@weight_option
 @column_options
 @recipe_options
 @memory_option
