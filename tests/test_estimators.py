@@ -88,6 +88,20 @@ def test_every_kind_of_input_gives_the_same_sums(kind, rows, fitted, tmp_path):
     assert np.abs(other.predict(X)[order] - fitted.predict(rows[0])).max() < 0.05
 
 
+def test_text_in_stored_tables_is_coded_as_the_command_does(tmp_path):
+    X, y = smooth(600)
+    town = np.array(["Rome", "Oslo", "Bern"])[np.arange(600) % 3]
+    table = pa.table({"a": X[:, 0], "town": town, "price": y + (town == "Oslo")})
+    pq.write_table(table, tmp_path / "towns.parquet")
+    model = KernelRegressor(**QUICK).fit(tmp_path / "towns.parquet", "price")
+    assert model.n_features_in_ == 4
+    pq.write_table(table.select(["town", "a"]), tmp_path / "new.parquet")  # another order, no target
+    assert np.array_equal(model.predict(tmp_path / "new.parquet"), model.predict(tmp_path / "towns.parquet"))
+    model.partial_fit(tmp_path / "towns.parquet", "price")
+    assert model.statistics_.rows == 1200
+    assert model.score(tmp_path / "towns.parquet") > 0.1
+
+
 def test_settings_are_those_of_a_recipe():
     ours = set(inspect.signature(KernelRegressor).parameters) - {"gamma", "random_state", "threads", "memory"}
     recipe = {field.name: field.default for field in fields(Recipe) if field.name not in ("task", "seed")}

@@ -10,8 +10,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from streamrf.columns.handling import Handling
 from streamrf.errors import InputError
+from streamrf.model import Model
 from streamrf.sources.base import Source
+from streamrf.sources.coding import known_choice
 from streamrf.sources.memory import ArraySource
 from streamrf.sources.open import open_source
 from streamrf.sources.sliced import SlicedSource, is_sliced, plain_array
@@ -29,13 +32,19 @@ def is_stored(X: Any) -> bool:
     return is_sliced(X)
 
 
-def stored_source(X: Any, y: Any, *, features: Sequence[str] | None = None, need_targets: bool = True) -> Source:
-    """Stored data as a source; beside a path, ``y`` is the name of the target column, or nothing."""
+def stored_source(X: Any, y: Any, *, known: Model | None = None, need_targets: bool = True) -> Source:
+    """Stored data as a source; beside a path, ``y`` is the name of the target column, or nothing.
+
+    Columns that are not numbers are coded: as ``known`` codes them, or else as is learned from the data.
+    """
     if is_sliced(X):
         return sliced_source(X, y, need_targets=need_targets)
     if not (y is None or isinstance(y, str) or all(isinstance(name, str) for name in y)):
         raise InputError("beside a path, y is the name of the target column (parquet) or None (zarr, npy), not data")
-    return open_source(X, target=y, features=features, need_targets=need_targets)
+    choice: dict[str, Any] = known_choice(known) if known else {"columns": Handling()}
+    if y is not None:
+        choice["target"] = y
+    return open_source(X, need_targets=need_targets, **choice)
 
 
 def sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:

@@ -196,7 +196,7 @@ class KernelMachine(BaseEstimator):
                 raise InputError(
                     "a weight for each class goes with arrays in memory; stored data takes class_weight='balanced'"
                 )
-            source = stored_source(X, y, features=None if first else self.model_columns())
+            source = stored_source(X, y, known=None if first else self._known())
             remember_columns(self, source)
             return weighted(source, checked_weights(sample_weight, source.n_rows))
         finite = self.nan == "error" or "allow-nan"
@@ -217,6 +217,10 @@ class KernelMachine(BaseEstimator):
     def _checked_targets(self, y: np.ndarray) -> np.ndarray:
         return y
 
+    def _known(self) -> Any:
+        """What knows the columns that it was fitted on: the model, or what rows have joined so far."""
+        return self._model if self._model is not None else self._statistics.prepared  # type: ignore[union-attr]
+
     def model_columns(self) -> list[str] | None:
         """Names of the columns that the estimator was fitted on, where they had names."""
         names = getattr(self, "feature_names_in_", None)
@@ -224,7 +228,7 @@ class KernelMachine(BaseEstimator):
 
     def _source(self, X: Any, y: Any = None, *, need_targets: bool = False) -> Source:
         if is_stored(X):
-            return stored_source(X, y, features=self.model_columns(), need_targets=need_targets)
+            return stored_source(X, y, known=self._known(), need_targets=need_targets)
         return array_source(checked_rows(self, X), None, self.model_columns())
 
     # -- using it
