@@ -227,6 +227,13 @@ def assert_matches(pattern, text):
     assert re.search(pattern, text), text
 
 
+def test_text_that_is_not_utf8_is_told(tmp_path):
+    (tmp_path / "t.csv").write_bytes("name,a\nMünchen,1\n".encode("latin-1"))
+    answer = streamrf("convert", tmp_path / "t.csv", tmp_path / "t.zarr", "--quiet")
+    assert answer.code == errors.DataError.exit_code
+    assert "not UTF-8 text (near line 2)" in answer.sentence
+
+
 def test_other_faults(tmp_path, numbers):
     (tmp_path / "bad.libsvm").write_text("1 1:0.5\n0 2:1 3:x\n")
     assert "line 2" in streamrf("convert", tmp_path / "bad.libsvm", tmp_path / "o.zarr", "--quiet").sentence

@@ -14,6 +14,7 @@ from streamrf.frames.base import Frame
 from streamrf.frames.blocks import Lines, line_blocks, opened_text
 from streamrf.frames.dialect import Dialect, find_dialect
 from streamrf.frames.types import NULLS, TEXT, TypeOf, plain_text
+from streamrf.sources.failures import first_line
 
 
 class CsvFrame(Frame):
@@ -117,7 +118,7 @@ class CsvParser:
         return pa.table(columns)
 
     def _wrong(self, values: Any, name: str, kind: Any, lines: Lines) -> DataError:
-        place = next(i for i, value in enumerate(values) if not _is_of(value, kind))
+        place = next((i for i, value in enumerate(values) if not _is_of(value, kind)), 0)
         wanted = "a time such as 2024-05-31 or 2024-05-31T12:00" if pa.types.is_temporal(kind) else "a number"
         return DataError(
             f"{values[place].as_py()!r} in column '{name}' of {self._where}, line {lines.first + place:,}, is not"
@@ -144,13 +145,14 @@ class CsvParser:
                 ),
             )
         except pa.ArrowInvalid as error:
-            if bad:
-                raise self._ragged(bad[0], lines) from error
-            if "UTF8" in str(error):
-                raise DataError(
-                    f"{self._where} is not UTF-8 text (near line {lines.first:,}): save it as UTF-8"
-                ) from error
-            raise
+            if "conversion error" in str(error) and "UTF8" not in str(error):
+                raise  # a value that is not of its type: for the caller to look into
+            raise self._ragged(bad[0], lines) if bad else self._unreadable(error, lines) from error
+
+    def _unreadable(self, error: Exception, lines: Lines) -> DataError:
+        if "UTF8" in str(error):
+            return DataError(f"{self._where} is not UTF-8 text (near line {lines.first:,}): save it as UTF-8")
+        return DataError(f"{self._where} cannot be read from line {lines.first:,} on ({first_line(error)})")
 
     def _ragged(self, row: Any, lines: Lines) -> DataError:
         line = lines.first + (row.number or 1) - 1
