@@ -1,0 +1,138 @@
+"""One contestant on one task: streamrf through its commands, a peer in its own environment after its own search."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchlib import ours
+from benchlib.context import Context
+from benchlib.environment import find, versions
+from benchlib.results import Cell, Results, rounded
+from benchlib.running import run
+
+Tables = tuple[Path, Path]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer: what the page calls it, the package it needs, its searches and what it is set to beyond them."""
+
+    name: str
+    title: str
+    package: str
+    searches: tuple[str, ...] = ()
+    rounds: bool = False
+
+
+PEERS = {
+    each.name: each
+    for each in (
+        Peer("loop-float32", "numpy loop, float32: `G += Z.T @ Z`", "numpy", ("tune-fourier",)),
+        Peer("loop-ssyrk", "numpy loop, float32, in-place `ssyrk`", "scipy", ("tune-fourier",)),
+        Peer("loop-float64", "numpy loop, float64: `G += Z.T @ Z`", "numpy", ("tune-fourier",)),
+        Peer("intelex", "scikit-learn-intelex `IncrementalRidge`", "scikit-learn-intelex", ("tune-fourier",)),
+        Peer("dask-array", "dask.array `Z.T @ Z`", "dask", ("tune-fourier",)),
+        Peer("rbfsampler-sgd", "`RBFSampler` + `SGD.partial_fit`", "scikit-learn", ("tune-fourier", "tune-sgd")),
+        Peer("dask-ml-incremental", "dask-ml `Incremental(SGD)`", "dask-ml", ("tune-fourier", "tune-sgd")),
+        Peer("nystroem-ridge", "`Nystroem` + `Ridge`", "scikit-learn", ("tune-fourier", "tune-nystroem")),
+        Peer("lightgbm", "LightGBM", "lightgbm", ("tune-lightgbm",), rounds=True),
+        Peer("xgboost", "XGBoost", "xgboost", ("tune-xgboost",), rounds=True),
+        Peer("xgboost-external", "XGBoost, external memory", "xgboost", ("tune-xgboost",), rounds=True),
+        Peer("exact", "exact kernel machine", "scikit-learn", ("tune-exact",)),
+    )
+}
+OURS = {
+    "streamrf": "**streamrf**, Fourier features",
+    "streamrf-binning": "**streamrf**, random binning",
+    "streamrf-auto": "**streamrf**, nothing set",
+}
+TITLES = {**OURS, **{name: peer.title for name, peer in PEERS.items()}}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of a contest: tables, classes, sizes, and the limits that hold for all."""
+
+    name: str
+    tables: Tables
+    classes: int
+    D: int
+    grids: int
+    timeout: float = 600.0
+    limit: int | None = None
+    epochs: int = 5
+    rounds: int = 500
+    more: tuple[tuple[str, Any], ...] = ()
+    options: tuple[object, ...] = ()  # of streamrf
+
+
+def compete(context: Context, results: Results, task: Task, name: str, label: str | None = None) -> Cell:
+    """The cell of one contestant; its searches are cells of their own and stand before it."""
+    key = f"{task.name}/{label or name}"
+    if name in OURS:
+        return results.cell(key, lambda: _ours(context, task, name))
+    python = find(context)
+    if PEERS[name].package not in _installed(python, results):
+        return results.cell(key, lambda: {"ok": False, "why": f"{PEERS[name].package} is not installed"})
+    try:
+        settings, search = _searched(context, results, task, name, python)
+    except SearchFailed as failed:
+        why = f"its search failed: {failed}"
+        return results.cell(key, lambda: {"ok": False, "why": why})
+    settings |= dict(task.more)
+    return results.cell(key, lambda: _peer(context, task, name, python, settings, search))
+
+
+class SearchFailed(Exception):
+    """A peer's search did not end; its sentence says why."""
+
+
+def _searched(context: Context, results: Results, task: Task, name: str, python: Path) -> tuple[dict[str, Any], float]:
+    """What the searches of a peer settled, each beginning where the one before ended, and the seconds they took."""
+    settings: dict[str, Any] = {"D": task.D, "epochs": task.epochs, "rounds": task.rounds}
+    seconds = 0.0
+    for step in PEERS[name].searches:
+        measure = partial(_search, context, task, step, python, dict(settings))
+        found = results.cell(f"{task.name}/{step}", measure)
+        if found.get("ok") is False:
+            raise SearchFailed(found["why"])
+        settings |= {k: v for k, v in found.items() if k not in ("seconds", "tried", "held_out", "peak", "ok")}
+        seconds += found["seconds"]
+    return settings, seconds
+
+
+def _installed(python: Path, results: Results) -> dict[str, str]:
+    if "peers" not in results.machine:
+        results.machine["peers"] = versions(python)
+    return {"scipy": "", **results.machine["peers"]}
+
+
+def _ours(context: Context, task: Task, name: str) -> Cell:
+    size = {"streamrf": ("--D", task.D), "streamrf-binning": ("--map", "binning", "--grids", task.grids)}.get(name, ())
+    return ours.train(context, task.tables, *size, *task.options, limit=task.limit, timeout=task.timeout)
+
+
+def _start(context: Context, task: Task, name: str, python: Path, settings: dict[str, Any], limit: int | None):
+    given = json.dumps({"classes": task.classes, "settings": settings, "threads": context.threads})
+    command = [str(python), "-m", "benchlib.peers", name, *map(str, task.tables), given]
+    return run(command, timeout=task.timeout, threads=context.threads, limit=limit)
+
+
+def _search(context: Context, task: Task, step: str, python: Path, settings: dict[str, Any]) -> Cell:
+    ended = _start(context, task, step, python, settings, None)
+    return rounded({"ok": True, **ended.json()}) if ended.ok else ours.failure(ended)
+
+
+def _peer(
+    context: Context, task: Task, name: str, python: Path, settings: dict[str, Any], search: float
+) -> dict[str, Any]:
+    ended = _start(context, task, name, python, settings, task.limit)
+    if not ended.ok:
+        return {**ours.failure(ended), "settings": settings}
+    found = ended.json()
+    peak = max(ended.peak, found.pop("peak"))
+    return rounded({"ok": True, **found, "search": search, "wall": ended.seconds, "peak": peak, "settings": settings})

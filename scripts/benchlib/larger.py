@@ -1,0 +1,53 @@
+"""`memory`: a table that does not fit the memory that all are allowed. Who finishes, who dies, and with what peak."""
+
+from __future__ import annotations
+
+from benchlib import ours
+from benchlib.contest import PEERS, Task, compete
+from benchlib.context import Context
+from benchlib.tables import generated
+
+ROWS, INPUTS, LIMIT = 20_000_000, 20, 1_500_000_000
+ENTRANTS = (
+    "streamrf", "loop-ssyrk", "loop-float64", "intelex", "rbfsampler-sgd", "dask-ml-incremental", "dask-array",
+    "nystroem-ridge", "lightgbm", "xgboost", "xgboost-external",
+)  # fmt: skip
+MINUTES = "about 15 minutes; each contestant is given 6 at most"
+
+
+def task_of(context: Context) -> Task:
+    rows, limit = (20_000, LIMIT) if context.quick else (ROWS, LIMIT)
+    folder = context.work / "tables" / f"generated-{rows}"
+    tables = (
+        generated(folder / "train.zarr", rows, INPUTS),
+        generated(folder / "test.zarr", rows // 100, INPUTS, seed=1),
+    )
+    return Task(
+        "larger", tables, 0, 64 if context.quick else 500, 4, timeout=360, limit=limit, epochs=1,
+        rounds=3 if context.quick else 100, more=(("stream", True),), options=("--memory", "900MB"),
+    )  # fmt: skip
+
+
+def run(context: Context) -> None:
+    results = context.open("memory")
+    task = task_of(context)
+    results.cell("larger/table", lambda: describe(task))
+    if not context.quick:
+        ours.warm_up(context, generated_small(context))
+    for name in ENTRANTS:
+        if context.wants(name):
+            compete(context, results, task, name)
+    results.write()
+
+
+def generated_small(context: Context) -> tuple:
+    path = generated(context.work / "tables" / "generated-2000" / "train.zarr", 2000, INPUTS)
+    return path, path
+
+
+def describe(task: Task) -> dict:
+    import zarr
+
+    rows, inputs = zarr.open_group(str(task.tables[0]), mode="r")["X"].shape
+    return {"rows": rows, "inputs": inputs, "bytes": rows * inputs * 4, "limit": task.limit, "D": task.D,
+            "contestants": len(PEERS)}  # fmt: skip

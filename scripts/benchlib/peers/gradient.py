@@ -1,0 +1,114 @@
+"""Stochastic gradients on Fourier features: scikit-learn's partial_fit, and dask-ml's Incremental around it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import numpy as np
+
+from benchlib.peers.common import Job, Scaling
+
+BLOCK = 4096
+
+
+def make_sgd(job: Job) -> Any:
+    from sklearn.linear_model import SGDClassifier, SGDRegressor
+
+    alpha = job.settings["alpha"]
+    if job.classes:
+        return SGDClassifier(loss=job.settings["loss"], alpha=alpha, average=True, random_state=0, n_jobs=job.threads)
+    return SGDRegressor(alpha=alpha, average=True, random_state=0)
+
+
+def make_sampler(job: Job) -> tuple[Scaling, Any]:
+    from sklearn.kernel_approximation import RBFSampler
+
+    scaling = Scaling.fit(job.settings["scaling"], job.sample()[0])
+    gamma = 0.5 / job.settings["length_scale"] ** 2
+    sampler = RBFSampler(gamma=gamma, n_components=job.settings["D"], random_state=0)
+    return scaling, sampler.fit(np.zeros((1, job.inputs), np.float32))
+
+
+def unit(job: Job) -> tuple[float, float]:
+    """Mean and spread that make targets of regression easy to descend on."""
+    if job.classes:
+        return 0.0, 1.0
+    y = job.sample()[1]
+    return float(y.mean()), float(y.std())
+
+
+def predictor(model: Any, features: Any, mean: float, spread: float, classes: int) -> Any:
+    if classes:
+        return lambda X: model.predict(features(X))
+    return lambda X: mean + spread * model.predict(features(X))
+
+
+def sklearn(job: Job) -> float:
+    """Some epochs, in blocks; the error after each is kept, and its time is not counted."""
+    (scaling, sampler), (mean, spread) = job.timed(lambda: (make_sampler(job), unit(job)))
+    model, errors = make_sgd(job), []
+
+    def features(X: np.ndarray) -> np.ndarray:
+        return sampler.transform(scaling(X))
+
+    for epoch in range(job.settings["epochs"]):
+        job.timed(lambda: one_epoch(job, model, features, mean, spread))
+        errors.append(job.error(predictor(copy.deepcopy(model), features, mean, spread, job.classes)))
+        job.curve.append((f"{epoch + 1} epochs", job.seconds, errors[-1]))
+    return errors[-1]
+
+
+def one_epoch(job: Job, model: Any, features: Any, mean: float, spread: float) -> None:
+    more = {"classes": np.arange(job.classes)} if job.classes else {}
+    for X, y in job.blocks(BLOCK):
+        model.partial_fit(features(X), y if job.classes else (y - mean) / spread, **more)
+
+
+def dask_ml(job: Job) -> float:
+    import dask
+    import dask.array as da
+    from dask_ml.wrappers import Incremental
+
+    scaling, sampler = job.timed(lambda: make_sampler(job))
+    mean, spread = job.timed(lambda: unit(job))
+    D = job.settings["D"]
+
+    def features(X: np.ndarray) -> np.ndarray:
+        return sampler.transform(scaling(X))
+
+    def fit() -> Any:
+        X, y = (da.from_zarr(str(job.train), component=name) for name in "Xy")
+        Z = X.map_blocks(features, dtype=np.float32, chunks=(X.chunks[0], (D,)), meta=np.empty((0, 0), np.float32))
+        model = Incremental(make_sgd(job), shuffle_blocks=False)
+        more = {"classes": list(range(job.classes))} if job.classes else {}
+        with dask.config.set(scheduler="threads", num_workers=job.threads):
+            for _ in range(job.settings["epochs"]):
+                model.partial_fit(Z, y if job.classes else (y - mean) / spread, **more)
+        return model.estimator_ if hasattr(model, "estimator_") else model.estimator
+
+    model = job.timed(fit)
+    return job.error(predictor(model, features, mean, spread, job.classes))
+
+
+def tune(job: Job) -> dict[str, Any]:
+    """Penalty and loss by a hold-out of the sample, one pass of five epochs each."""
+    X, y = job.sample()
+    cut = 3 * len(X) // 4
+    scaling, sampler = make_sampler(job)
+    mean, spread = unit(job)
+    Z = sampler.transform(scaling(X))
+    start, found = time.perf_counter(), []
+    for loss in ("hinge", "log_loss") if job.classes else ("squared_error",):
+        for alpha in (1e-7, 1e-6, 1e-5, 1e-4):
+            job.settings.update(alpha=alpha, loss=loss)
+            model = make_sgd(job)
+            more = {"classes": np.arange(job.classes)} if job.classes else {}
+            for _ in range(5):
+                model.partial_fit(Z[:cut], y[:cut] if job.classes else (y[:cut] - mean) / spread, **more)
+            said = model.predict(Z[cut:])
+            wrong = (said != y[cut:]).mean() if job.classes else ((mean + spread * said - y[cut:]) ** 2).mean()
+            found.append((float(wrong), alpha, loss))
+    _, alpha, loss = min(found)
+    return {"alpha": alpha, "loss": loss, "seconds": time.perf_counter() - start, "tried": len(found)}

@@ -1,0 +1,70 @@
+"""Results that are written as soon as they are there: a run that is broken off goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchlib.machine import describe
+
+Cell = dict[str, Any]
+
+
+@dataclass
+class Results:
+    """The cells of one benchmark and the machine they were measured on, in one JSON file."""
+
+    path: Path
+    again: bool = False
+    say: Callable[[str], None] = print
+    cells: dict[str, Cell] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=describe)
+    done: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            self.cells = read(self.path)["cells"]
+
+    def cell(self, name: str, measure: Callable[[], Cell]) -> Cell:
+        """The cell of that name: as it is there, or measured now and written."""
+        if name in self.cells and (not self.again or name in self.done):
+            self.say(f"{name}: is there")
+            return self.cells[name]
+        start = time.perf_counter()
+        self.cells[name] = measure()
+        self.done.add(name)
+        self.write()
+        self.say(f"{name}: {summary(self.cells[name])} ({time.perf_counter() - start:.0f} s)")
+        return self.cells[name]
+
+    def write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"machine": self.machine, "cells": dict(sorted(self.cells.items()))}, indent=1)
+        beside = self.path.with_suffix(".part")
+        beside.write_text(text + "\n", encoding="utf-8")
+        beside.replace(self.path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Floats to so many digits that count: what is below them is noise, and long to read."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {key: rounded(each, digits) for key, each in value.items()}
+    return [rounded(each, digits) for each in value] if isinstance(value, list | tuple) else value
+
+
+def summary(cell: Cell) -> str:
+    """The short figures of a cell in one line."""
+    if cell.get("ok") is False:
+        return f"failed, {cell['why']}"
+    short = {key: value for key, value in cell.items() if isinstance(value, int | float | str)}
+    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in short.items() if k != "ok")
