@@ -43,7 +43,7 @@ def test_what_was_asked_for_is_judged(bench):
 
     results = [
         result("covtype", "P = 50", 10.0, 0.022), result("covtype", "P = 100", 30.0, 0.033),
-        result("covtype", "LightGBM", 9.0, 0.042), 
+        result("covtype", "LightGBM", 9.0, 0.042),
         result("casp", "defaults", 1.0, 3.4), result("casp", "defaults", 1.0, 3.7),
     ]  # fmt: skip
     judged = bench.verdicts(results, {"index and accumulate": 2e6})
