@@ -20,6 +20,8 @@ from streamrf.cli.options import (
     weight_option,
 )
 
+LOOK_ROWS = 100_000  # of text columns alone: their levels become inputs
+
 
 @click.command("plan")
 @shards_argument
@@ -56,7 +58,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     count, epsilon, delta = (options.pop(name) for name in ("threads", "epsilon", "delta"))
     options.pop("quiet")
     cluster = pop_cluster(options)
-    source = open_data(data, options)
+    source = open_data(data, options, look=LOOK_ROWS)
     recipe = make_recipe(options, comparable=epsilon is None)
     outputs = max(1, source.n_outputs)
     with Threads(count) as threads:
