@@ -45,6 +45,7 @@ class Model:
     story: dict[str, Any] = field(default_factory=dict)  # rows, hold-out metrics, pilot trials, seconds, memory, digest
     columns: Columns | None = None  # how raw columns become the inputs, where they are not numbers as they come
     target_names: tuple[str, ...] | None = None  # columns the targets came from, where they had names
+    posterior: Any = None  # how sure it is (streamrf.uncertainty), once that was asked for; not kept in the file
 
     @property
     def n_inputs(self) -> int:
@@ -63,6 +64,10 @@ class Model:
         if X.shape[1] != self.n_inputs:
             raise DataError(f"the data has {X.shape[1]} columns, the model was trained on {self.n_inputs}")
         return self._scorer.scores(self.scaling.transform(X, self.map.precision.inputs), threads)
+
+    def deviations(self, X: np.ndarray, threads: Threads) -> np.ndarray:
+        """(n, outputs): the standard deviation of each prediction, of a model that has its posterior."""
+        return self.posterior.deviations(self.map, self.scaling.transform(X, self.map.precision.inputs), threads)
 
     def codes(self, scores: np.ndarray) -> np.ndarray:
         """Position of the most probable class."""
@@ -93,7 +98,7 @@ class Model:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process as it is to a file: what is packed for this CPU stays here."""
-        return Model._from_parts, self._parts()
+        return _revived, (*self._parts(), self.posterior)
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         scaling, scaling_arrays = self.scaling.to_parts()
@@ -138,6 +143,12 @@ class Model:
             Recipe.from_json(document["recipe"]), scaling, map, coding, weights, calibration,
             ledger=Ledger.from_json(document["ledger"]), story=document["story"], **names_from_json(document),
         )  # fmt: skip
+
+
+def _revived(document: dict[str, Any], arrays: dict[str, np.ndarray], posterior: Any) -> Model:
+    model = Model._from_parts(document, arrays)
+    model.posterior = posterior
+    return model
 
 
 def check_columns(source: Source, count: int, names: tuple[str, ...] | None) -> None:

@@ -64,9 +64,12 @@ def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
         if proba:
             columns += [(f"p_{label}", np.dtype(np.float64)) for label in model.coding.classes]
         return columns
-    if model.coding.outputs == 1:
-        return [("prediction", np.dtype(np.float64))]
-    return [(f"prediction_{i}", np.dtype(np.float64)) for i in range(model.coding.outputs)]
+    kinds = ("prediction",) if model.posterior is None else ("prediction", "std")
+    return [(name, np.dtype(np.float64)) for kind in kinds for name in _of_outputs(kind, model.coding.outputs)]
+
+
+def _of_outputs(kind: str, outputs: int) -> list[str]:
+    return [kind] if outputs == 1 else [f"{kind}_{i}" for i in range(outputs)]
 
 
 def predictions(model: Model, block: Block, threads: Threads, proba: bool) -> dict[str, np.ndarray]:
@@ -74,6 +77,8 @@ def predictions(model: Model, block: Block, threads: Threads, proba: bool) -> di
     scores = model.scores(block.X, threads)
     names = [name for name, _ in prediction_columns(model, proba)]
     if not model.is_classifier:
+        if model.posterior is not None:
+            scores = np.concatenate([scores, model.deviations(block.X, threads)], axis=1)
         return {name: scores[:, i] for i, name in enumerate(names)}
     columns = {"prediction": model.labels(model.codes(scores))}
     if proba:

@@ -35,6 +35,7 @@ STREAM = "-"
 )
 @click.option("--overwrite", is_flag=True, help="Replace an output that is there already.")
 @click.option("--proba", is_flag=True, help="Write the probability of each class too.")
+@click.option("--std", is_flag=True, help="Write the standard deviation of each predicted number too.")
 @cluster_options
 @run_options
 def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
@@ -59,6 +60,8 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
     as_json, quiet, proba, out = (options.pop(k) for k in ("as_json", "quiet", "proba", "out"))
     _check_streams(data, out, as_json)
     loaded, cluster = Model.load(model), pop_cluster(options)
+    if options.pop("std"):
+        _be_sure(loaded, model, options["threads"])
     columns = prediction_columns(loaded, proba)
     reporter = make_reporter(quiet=quiet or as_json)
     job = _Job(loaded, columns, proba, out, options, reporter)
@@ -73,6 +76,14 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
         print_json({"out": out, "rows": rows, "columns": names, "unknown_levels": unknown, "seconds": seconds})
     elif out != STREAM:
         click.echo(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
+
+
+def _be_sure(model: Any, path: str, count: int | None) -> None:
+    from streamrf.threads import Threads
+    from streamrf.uncertainty import attach_posterior
+
+    with Threads(count) as threads:
+        attach_posterior(model, path, threads)
 
 
 def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:

@@ -1,0 +1,125 @@
+"""How sure a prediction is: the posterior of Bayesian linear regression on the features, from the Gram sums.
+
+The prior of the weights is normal with variance s^2 / (n lambda), the noise normal with variance s^2. Then the mean of
+the posterior is the ridge solution, its covariance s^2 (n (S + lambda I))^-1, and the evidence, as a function of s^2
+alone, is largest at ``variance of y - c'w``: the noise level comes from the same sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.linalg as sla
+
+from streamrf.errors import InputError, NumericalError
+from streamrf.maps.base import FeatureMap
+from streamrf.solvers.ridge import JITTERS, NormalEquations
+from streamrf.statistics.gram import Gram, GramState
+from streamrf.targets import TargetCoding
+from streamrf.threads import Threads
+
+if TYPE_CHECKING:
+    from streamrf.model import Model
+
+BLOCK = 1024  # rows whose features are alive at once
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The factor of S + lambda I, and the noise of each output."""
+
+    factor: np.ndarray  # (D, D), lower triangle, Fortran order
+    mean: np.ndarray  # (D,) mean raw feature
+    noise: np.ndarray  # (k,) variance s^2
+    rows: float
+    evidence: np.ndarray  # (k,) log marginal likelihood at s^2 and lambda
+
+    @classmethod
+    def from_state(
+        cls, state: GramState, map: FeatureMap, coding: TargetCoding, ridge: float, threads: Threads
+    ) -> Posterior:
+        """One factorisation, in place."""
+        equations = NormalEquations.from_state(state, map, coding)
+        factor = _factored(equations, ridge, threads)
+        solution, _ = sla.lapack.dpotrs(factor, equations.cross, lower=1)
+        noise = equations.target_variance - (equations.cross * solution).sum(axis=0)
+        noise = np.maximum(noise, 1e-14 * np.maximum(equations.target_variance, np.finfo(np.float64).tiny))
+        n, D = equations.rows, equations.size
+        spread = 2 * np.log(factor.diagonal()).sum() - D * np.log(max(ridge, np.finfo(np.float64).tiny))
+        evidence = -0.5 * (n * (np.log(2 * np.pi * noise) + 1) + spread)
+        return cls(factor, equations.mean, noise, n, evidence)
+
+    def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray:
+        """(n, k): of a new target at each row of scaled inputs, the noise included."""
+        out = np.empty((len(X), len(self.noise)))
+        for first in range(0, len(X), BLOCK):
+            part = slice(first, first + BLOCK)
+            Z = map.dense(X[part], threads) - self.mean * map.amplitudes
+            with threads.blas():
+                half = sla.blas.dtrsm(1.0, self.factor, np.asfortranarray(Z.T), lower=1)
+            known = ((half**2).sum(axis=0) + 1.0) / self.rows  # the intercept's own share is 1 / n
+            out[part] = np.sqrt(self.noise * (1.0 + known[:, None]))
+        return out
+
+
+def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.ndarray:
+    matrix = np.empty((equations.size, equations.size), order="F")
+    for jitter in (0.0, *JITTERS):
+        equations.fill(matrix, threads)
+        matrix.flat[:: equations.size + 1] += ridge + jitter
+        with threads.blas():
+            _, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
+        if info == 0:
+            return matrix
+    raise NumericalError(f"lambda {ridge:g} leaves the system singular: train with a larger one, such as 1e-6")
+
+
+def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
+    """Let a model that was loaded from ``path`` say how sure it is, by the sums that are kept beside it."""
+    from streamrf.archive import read_archive
+    from streamrf.model import KIND, statistics_of
+
+    if model.is_classifier or model.recipe.loss != "squared":
+        what = "predicts classes" if model.is_classifier else f"was fitted by the {model.recipe.loss} loss"
+        raise InputError(f"--std is for numbers fitted by the squared loss, and this model {what}")
+    if model.recipe.solver != "cholesky":
+        raise InputError("--std needs the sums of the direct route: train with --solver cholesky")
+    gram = Gram.on_this_machine(model.scaling, model.map, model.coding, threads.count)
+    state = gram.load(statistics_of(read_archive(path, kind=KIND)))
+    model.posterior = Posterior.from_state(state, model.map, model.coding, model.weights.ridge, threads)
+
+
+def best_ridge(
+    state: GramState, map: FeatureMap, coding: TargetCoding, threads: Threads, *, first: float = 1e-4, steps: int = 24
+) -> tuple[float, float]:
+    """The lambda at which the evidence of all outputs is largest, within a factor of 1.1, and that evidence.
+
+    Golden sections on the logarithm of lambda; each costs one factorisation.
+    """
+
+    def evidence(place: float) -> float:
+        return float(Posterior.from_state(state, map, coding, float(np.exp(place)), threads).evidence.sum())
+
+    return _largest(evidence, float(np.log(first)), steps)
+
+
+def _largest(value: Any, middle: float, steps: int) -> tuple[float, float]:
+    low, high = middle - np.log(1e8), middle + np.log(1e4)
+    share = (np.sqrt(5) - 1) / 2
+    a, b = high - share * (high - low), low + share * (high - low)
+    at_a, at_b = value(a), value(b)
+    for _ in range(steps):
+        if high - low < np.log(1.1):
+            break
+        if at_a > at_b:
+            high, b, at_b = b, a, at_a
+            a = high - share * (high - low)
+            at_a = value(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + share * (high - low)
+            at_b = value(b)
+    return (float(np.exp(a)), at_a) if at_a > at_b else (float(np.exp(b)), at_b)
