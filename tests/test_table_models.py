@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from commands import FAST, PROJECT, done, streamrf
 
 from streamrf import errors
+from streamrf.algebra import Statistics
 from streamrf.cli import main
 from streamrf.export import pipeline_of
 from streamrf.export.numpy_script import write_script
@@ -224,6 +226,17 @@ def test_update_joins_a_shard_by_the_same_coding(shelf, tmp_path):
     done("forget", tmp_path / "both.model", shelf / "two.parquet", "--out", tmp_path / "back.model", "--quiet")
     before, after = (Model.load(tmp_path / f"{name}.model").story for name in ("m", "back"))
     assert before["statistics_digest"] == after["statistics_digest"]
+
+
+def test_sums_of_other_codings_do_not_add(shelf, tmp_path):
+    """The median of another table fills the gaps with another number."""
+    data = ("--exclude", "size", "--target", "rent", "--missing", "median", *FAST, "--quiet")
+    for name in ("one", "two"):
+        done("train", shelf / f"{name}.parquet", *data, "--out", tmp_path / f"{name}.model")
+    one, two = Statistics.load(tmp_path / "one.model"), Statistics.load(tmp_path / "two.model")
+    two.prepared = replace(one.prepared, columns=two.prepared.columns)  # all else being equal
+    with pytest.raises(errors.MismatchError, match="column 'area' became numbers in another way"):
+        one + two
 
 
 def test_zarr_of_the_table_trains_to_the_same_bits_and_predicts_from_raw_rows(shelf, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from streamrf.columns.document import Columns
 from streamrf.errors import DataError, MismatchError, NumericalError
 from streamrf.look import TargetScan
 from streamrf.model import check_columns
@@ -26,6 +27,7 @@ def check_same(first: Prepared, second: Prepared, names: tuple[str, str]) -> Non
                 f" the {part} differs ({about[0]} against {about[1]}); {ORIGIN}"
             )
     _check_names(first.feature_names, second.feature_names, names)
+    _check_columns(first.columns, second.columns, names)
 
 
 def _map(prepared: Prepared) -> str:
@@ -50,6 +52,15 @@ def _check_names(first: tuple[str, ...] | None, second: tuple[str, ...] | None, 
         ours, theirs = next((a, b) for a, b in zip(first, second, strict=True) if a != b)
         raise MismatchError(
             f"{names[1]} does not belong to {names[0]}: column {ours!r} of one is {theirs!r} in the other"
+        )
+
+
+def _check_columns(first: Columns | None, second: Columns | None, names: tuple[str, str]) -> None:
+    """Tables that became numbers in different ways; numbers that came as such are taken for either."""
+    if first and second and first != second:
+        ours = next((a for a, b in zip(first.columns, second.columns, strict=False) if a != b), first.columns[-1])
+        raise MismatchError(
+            f"{names[1]} does not belong to {names[0]}: column {ours.name!r} became numbers in another way; {ORIGIN}"
         )
 
 
