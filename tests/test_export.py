@@ -111,6 +111,13 @@ def test_every_target(target, tmp_path):
     check(trained(target, map="mc"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("loss", "target"), [("logistic", "three classes"), ("squared-hinge", "two classes"), ("huber", "numbers")]
+)
+def test_other_losses(loss, target, tmp_path):
+    check(trained(target, map="mc", loss=loss), tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["mc", "sorf", "fastfood"])
 @pytest.mark.parametrize("bits", ["8", "12"])
 def test_rounded_features_are_the_same_integers(kind, bits, tmp_path):
