@@ -43,7 +43,7 @@ def main(name: str, train: str, test: str, text: str) -> None:
         found = SEARCHES[name](job)
     else:
         error = PEERS[name](job)
-        found = {"error": error, "train": job.seconds, "curve": job.curve}
+        found = {"error": error, "train": job.seconds, "curve": job.curve, "scores": job.scores}
     print(json.dumps({**found, "peak": high_water_mark("self")}))
 
 

@@ -24,6 +24,7 @@ class Job:
     settings: dict[str, Any]
     threads: int
     seconds: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
     curve: list[tuple[str, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,9 +61,12 @@ class Job:
 
     def error(self, predict: Callable[[np.ndarray], np.ndarray]) -> float:
         """Share of wrong classes, or root mean squared error, on the test table."""
-        losses = [loss(predict(X), y, self.classes) for X, y in blocks(self.test, 10_000)]
-        mean = float(np.concatenate(losses).mean())
-        return mean if self.classes else mean**0.5
+        pairs = [(loss(predict(X), y, self.classes), y) for X, y in blocks(self.test, 10_000)]
+        losses, y = (np.concatenate(part) for part in zip(*pairs, strict=True))
+        if self.classes:
+            return float(losses.mean())
+        self.scores["relative_error"] = float(np.sqrt(losses.sum() / (y.astype(float) ** 2).sum()))
+        return float(losses.mean()) ** 0.5
 
 
 def blocks(path: Path, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,0 +1,57 @@
+"""docs/benchmarks.md, made of the results: every figure and every verdict on it comes from the JSON files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchlib.page import compared, grown, papers
+from benchlib.page.words import machine_lines
+from benchlib.places import PAGE, PICTURES, RESULTS
+from benchlib.results import read
+
+Found = dict[str, dict[str, Any]]
+SECTIONS = {  # heading of each, the result it is made of, and what makes its lines
+    "Rahimi and Recht, Table 1": ("table1", papers.table1),
+    "Li et al., Tables 2 and 3": ("tables23", papers.tables23),
+    "Peers": ("peers", compared.peers),
+    "More rows than memory": ("memory", compared.memory),
+    "Error against time": ("curve", compared.curve),
+    "Limits of the machine": ("limits", grown.limits),
+    "Growth": ("growth", grown.growth),
+}
+HEAD = """# Benchmarks
+
+This page is made by `scripts/bench page` from the files in [benchmarks](benchmarks); nothing in it is written by hand.
+`scripts/bench all` measures everything, `scripts/bench NAME --only WORD` a part, and `--quick` shows that it runs.
+
+**How it is measured.** All contestants read the same tables (zarr, shuffled with a fixed seed) and are tested on the
+same rows. Each runs in a process of its own with the same number of threads. Training time includes reading. What is
+searched for on a hold-out (widths, penalties, depths; the pilot of streamrf) is timed apart. Memory is the most that
+was resident. Errors are shares of wrong classes, or root mean squared errors."""
+
+
+def load(results: Path) -> Found:
+    """Every result that is there."""
+    names = {name for name, _ in SECTIONS.values()}
+    return {name: read(path) for name in sorted(names) if (path := results / f"{name}.json").exists()}
+
+
+def text(found: Found) -> str:
+    """The whole page."""
+    lines = [HEAD, ""]
+    lines += machine_lines(found)
+    for heading, (name, section) in SECTIONS.items():
+        lines += ["", f"## {heading}", ""]
+        lines += section(found) if name in found else [f"Not measured yet: `scripts/bench {name}` does."]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def make(results: Path = RESULTS, out: Path = PAGE, pictures: Path = PICTURES) -> str:
+    """Write the page and draw its pictures."""
+    from benchlib.page.draw import draw
+
+    found = load(results)
+    drawn = draw(found, pictures)
+    out.write_text(text(found), encoding="utf-8")
+    return f"{out.name}: {len(found)} of {len(SECTIONS)} results, {len(drawn)} pictures"
