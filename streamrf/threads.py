@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import TracebackType
 from typing import Self, TypeVar
 
 import threadpoolctl
+
+LARGE = 2000  # rows of a matrix from which a factorisation is worth all threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,6 +56,10 @@ class Threads:
         """Lend every thread to BLAS and LAPACK, for one large factorisation or product."""
         with _libraries().limit(limits=self.count):
             yield
+
+    def blas_for(self, size: int) -> AbstractContextManager[None]:
+        """Every thread for a large matrix; for a small one, waiting for each other would cost them more."""
+        return self.blas() if size >= LARGE else nullcontext()
 
     def close(self) -> None:
         if self._pool is not None:

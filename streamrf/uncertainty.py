@@ -58,7 +58,7 @@ class Posterior:
         for first in range(0, len(X), BLOCK):
             part = slice(first, first + BLOCK)
             Z = map.dense(X[part], threads) - self.mean * map.amplitudes
-            with threads.blas():
+            with threads.blas_for(len(self.factor)):
                 half = sla.blas.dtrsm(1.0, self.factor, np.asfortranarray(Z.T), lower=1)
             known = ((half**2).sum(axis=0) + 1.0) / self.rows  # the intercept's own share is 1 / n
             out[part] = np.sqrt(self.noise * (1.0 + known[:, None]))
@@ -70,7 +70,7 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
     for jitter in (0.0, *JITTERS):
         equations.fill(matrix, threads)
         matrix.flat[:: equations.size + 1] += ridge + jitter
-        with threads.blas():
+        with threads.blas_for(equations.size):
             _, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
         if info == 0:
             return matrix

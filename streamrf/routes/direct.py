@@ -41,7 +41,12 @@ class DirectRoute(Route):
             verdict = self._by_folds(state) if isinstance(state, FoldsState) else self._by_holdout(state)
             weights = self._solve(verdict)
         return Fitted(
-            weights, verdict.gram.rows, verdict.gram.digest(), verdict.calibration, verdict.gram, verdict.story
+            weights,
+            verdict.gram.rows,
+            verdict.gram.digest(),
+            verdict.calibration,
+            verdict.gram if self._weighting.plain else None,  # sums of weighted rows cannot be added to later
+            verdict.story,
         )
 
     def sums(self) -> FittingState | FoldsState:

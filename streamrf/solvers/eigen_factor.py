@@ -24,7 +24,7 @@ class EigenFactor:
         dual = rows.dual(threads)
         m, trace = len(dual), float(np.trace(dual))
         rank = max(1, min(rank, m // 2))
-        with threads.blas():
+        with threads.blas_for(m):
             values, vectors = sla.eigh(dual, lower=True, subset_by_index=(m - rank, m - 1), check_finite=False)
         values, vectors = values[::-1], vectors[:, ::-1]
         kept = values > 1e-10 * values[0]

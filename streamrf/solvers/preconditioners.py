@@ -161,7 +161,7 @@ class SampleFactor:
         for jitter in JITTERS:
             matrix = self._dual.copy(order="F")
             matrix.flat[:: len(matrix) + 1] += ridge + jitter
-            with self.threads.blas():
+            with self.threads.blas_for(len(matrix)):
                 factor, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
             if info == 0:
                 return factor
