@@ -162,6 +162,36 @@ def test_a_run_that_is_stopped_again_and_again_goes_on_to_the_same_bits(tmp_path
     assert bits(model) == reference
 
 
+class Kills(Stops):
+    """Ends the process at once, as kill -9 or a power cut would."""
+
+    def advanced(self, done, checkpoint_age):
+        self.after -= 1
+        if self.after == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("after", [4, 27, 44])
+def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path, reference, after):
+    settings = Settings(threads=1, checkpoint=tmp_path / "kept", checkpoint_every=0)
+    child = os.fork()
+    if child == 0:
+        in_small_spans(SOURCE, settings, Kills(after))
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    resumed = Notes()
+    assert bits(in_small_spans(SOURCE, settings, resumed).model) == reference
+    assert any("resuming" in note for note in resumed.notes)
+
+
+class Notes(Reporter):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 def test_saves_on_the_way_change_nothing(tmp_path, reference):
     settings = Settings(threads=1, checkpoint=tmp_path / "kept", checkpoint_every=0)
     assert bits(in_small_spans(SOURCE, settings).model) == reference
@@ -277,16 +307,10 @@ def test_one_width_can_be_asked_for():
 
 
 def test_a_budget_without_room_for_binning_leaves_it_out_of_the_comparison():
-    notes = []
-
-    class Notes(Reporter):
-        def note(self, text):
-            notes.append(text)
-
-    recipe = Recipe(map="any", D=64, table_bits=24, grids=400)
-    model = train(ArraySource(*stairs(1500)), recipe, Settings(threads=1, memory=2 * 10**9), Notes()).model
+    told, recipe = Notes(), Recipe(map="any", D=64, table_bits=24, grids=400)
+    model = train(ArraySource(*stairs(1500)), recipe, Settings(threads=1, memory=2 * 10**9), told).model
     assert model.map.kind == "fourier"
-    assert any("random binning is not compared" in note for note in notes)
+    assert any("random binning is not compared" in note for note in told.notes)
 
 
 # -- plans

@@ -46,12 +46,15 @@ BESIDE = "auto"  # --report without a name
 def command(data: tuple[str, ...], **options: Any) -> None:
     """Train a model on DATA (zarr, parquet or npy; several shards are one table).
 
-    With nothing else set, a pilot on a sample of rows chooses scaling, kernel, width and precision, one pass sums the
-    exact statistics, and hold-out rows choose the ridge penalty.
+    With nothing else set, a pilot on a sample of rows compares Fourier features and random binning. With --D it chooses
+    scaling, kernel, width and precision of so many Fourier features, one pass sums the exact statistics, and hold-out
+    rows choose the ridge penalty. With --map binning it chooses a width for each column, and each step is a pass.
 
     \b
     Examples:
+      streamrf train data.zarr
       streamrf train data.zarr --D 5000
+      streamrf train data.zarr --map binning --grids 50
       streamrf train table.parquet --target price --D 2000 --memory 2GB
       streamrf train jan.zarr feb.zarr --out months.model --json
       streamrf train data.zarr --report --save-config run.toml
