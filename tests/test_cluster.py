@@ -18,10 +18,12 @@ import pandas as pd
 import pytest
 import zarr
 from cluster_tools import Counts, Stops, heaps_of_many_threads, local_cluster, traces
+from commands import run_alone
 from distributed import Client
 from tables import labelled, smooth, write_zarr
 
 import streamrf
+from streamrf import memory
 from streamrf.cli import main
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
@@ -265,6 +267,18 @@ class TestPlan:
         needs.check()
         with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 1\.50 kB.*--D"):
             worker_needs(1000, parts, [1500, 2000]).check()
+
+    def test_workers_hold_no_more_than_was_projected(self, data: str, tmp_path: Path) -> None:
+        """With checkpoints collected on the way, when most states are alive."""
+        with local_cluster(2) as (cluster, client):
+            options = ("--scheduler", cluster.scheduler_address, "--json", *OPTIONS, "--D", "1500")
+            needs = run_alone("plan", data, *options).json["workers"]
+            engine = ClusterEngine(client, group_seconds=0.1)
+            settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=0.5, engine=engine)
+            train(open_source(data), FIXED.with_(D=1500), settings)
+            peaks = client.run(memory.peak).values()
+        assert needs["state_bytes"] > 9_000_000
+        assert 4 * needs["state_bytes"] < max(peaks) < needs["projected"]
 
     def test_a_run_is_refused_before_the_pass(self, data: str) -> None:
         with local_cluster(1, memory_limit="300MB") as (_, client):
