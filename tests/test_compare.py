@@ -256,7 +256,7 @@ def test_json(data):
     found = answer.json
     assert answer.err == ""
     assert list(found) == ["data", "kernel", "scaling", "form", "bits", "task", "holdout_metric", "rows", "inputs",
-                           "seeds", "cells", "skipped", "seconds", "plot"]  # fmt: skip
+                           "seeds", "cells", "skipped", "seconds", "plot", "frequencies"]  # fmt: skip
     assert found["kernel"]["name"] == "cauchy"
     assert found["kernel"]["gamma"] == pytest.approx(found["kernel"]["length_scale"] ** -2)
     assert (found["scaling"], found["form"], found["bits"], found["task"]) == ("standard", "pairs", "12", "regression")
