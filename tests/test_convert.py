@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import itertools
 import json
@@ -19,14 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 from commands import PROJECT, done, everything_in, streamrf
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
 from streamrf import errors
 from streamrf.conversion.budget import chunk_rows
 from streamrf.conversion.to_zarr import gathered
+from streamrf.frames import types
 from streamrf.frames.blocks import line_blocks
+from streamrf.frames.csv import CsvFrame
 from streamrf.sources import Span, open_source
 
 ROWS = 500
@@ -306,6 +309,30 @@ def test_memory_does_not_grow_with_the_file(form, kind, tmp_path):
 
 
 # -- the pieces
+
+
+NULLS = {word.lower() for word in types.NULLS}
+words = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1, max_size=8)
+texts = words.filter(lambda word: word.strip() == word and word.lower() not in NULLS)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(texts, st.floats(allow_nan=False, allow_infinity=False)), min_size=1, max_size=20))
+def test_any_text_and_number_comes_through_csv(tmp_path, rows):
+    """Quotes, delimiters, line breaks and all; numbers to the last bit."""
+    with open(tmp_path / "t.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "number"), *((f"x{text}", repr(number)) for text, number in rows)])
+    frame = CsvFrame(str(tmp_path / "t.csv"), delimiter=",")
+    found = pa.Table.from_batches(frame.batches(["text", "number"]))
+    assert found["text"].to_pylist() == [f"x{text}" for text, _ in rows]
+    assert found["number"].to_pylist() == [number for _, number in rows]
+
+
+def test_blanks_around_fields_do_not_count(tmp_path):
+    (tmp_path / "t.csv").write_text("age, work, pay\n39, State-gov , 1.5\n50, ?, 2\n")
+    frame = CsvFrame(str(tmp_path / "t.csv"))
+    found = pa.Table.from_batches(frame.batches(["age", "work", "pay"]))
+    assert found.to_pydict() == {"age": [39, 50], "work": ["State-gov", None], "pay": [1.5, 2.0]}
 
 
 @settings(max_examples=50, deadline=None)

@@ -101,11 +101,15 @@ class CsvParser:
         return pa.table({name: plain_text(table.column(name), self._null_set) for name in chosen})
 
     def table(self, lines: Lines, types: dict[str, Any]) -> Any:
-        """Columns of these types."""
+        """Columns of these types; text without blanks around it, as in `` a, b``."""
         try:
-            return self._read(lines, types)
+            table = self._read(lines, types)
+            return pa.table({name: self._tidy(table.column(name)) for name in types})
         except pa.ArrowInvalid:  # blanks around a null, or a value that is none of its type
             return self._cast(lines, types)
+
+    def _tidy(self, values: Any) -> Any:
+        return plain_text(values, self._null_set) if values.type == TEXT else values
 
     def _cast(self, lines: Lines, types: dict[str, Any]) -> Any:
         table = self.texts(lines, list(types))
