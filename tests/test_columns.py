@@ -198,6 +198,21 @@ def test_refusals_say_what_to_do():
         encoder.check(PEOPLE.set_column(0, "age", pa.array(["1"] * 4)).schema, "there")
 
 
+def test_documents_of_the_first_version_load_for_ever():
+    document = {
+        "dtype": "float64",
+        "columns": [
+            {"name": "age", "kind": "number", "fill": 31.0, "flag": True},
+            {"name": "city", "kind": "onehot", "levels": ["Bern", "Oslo"], "fill": 0.0},
+            {"name": "size", "kind": "ordinal", "levels": ["L", "S"]},
+            {"name": "born", "kind": "date"},
+        ],
+    }
+    columns = Columns.from_json(document)
+    assert columns.to_json() == document
+    assert columns.feature_names == ("age", "age is missing", "city=Bern", "city=Oslo", "size", "born")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
