@@ -26,7 +26,8 @@ PROBE = """(() => {
     background: ink.backgroundColor, color: ink.color,
     text: getComputedStyle(document.querySelector('svg text') || document.body).fill,
     headings: [...document.querySelectorAll('h2')].map(h => h.textContent),
-    broken: [...document.querySelectorAll('nav a')].filter(a => !document.querySelector(a.hash)).length});
+    broken: [...document.querySelectorAll('nav a[href^="#"]')].filter(a =>
+      !document.getElementById(decodeURIComponent(a.hash.slice(1)))).length});
 })()"""
 
 

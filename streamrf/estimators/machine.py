@@ -205,7 +205,7 @@ class KernelMachine(BaseEstimator):
             ensure_min_samples=2, reset=first, **self._target_checks(),
         )  # fmt: skip
         y, weights = self._checked_targets(y), checked_weights(sample_weight, X.shape[0])
-        return weighted(array_source(X, y, self.model_columns()), self._weights(y, weights))
+        return weighted(array_source(X, y, self._column_names()), self._weights(y, weights))
 
     def _weights(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
         """What rows in memory count for."""
@@ -221,7 +221,7 @@ class KernelMachine(BaseEstimator):
         """What knows the columns that it was fitted on: the model, or what rows have joined so far."""
         return self._model if self._model is not None else self._statistics.prepared  # type: ignore[union-attr]
 
-    def model_columns(self) -> list[str] | None:
+    def _column_names(self) -> list[str] | None:
         """Names of the columns that the estimator was fitted on, where they had names."""
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else list(names)
@@ -229,7 +229,7 @@ class KernelMachine(BaseEstimator):
     def _source(self, X: Any, y: Any = None, *, need_targets: bool = False) -> Source:
         if is_stored(X):
             return stored_source(X, y, known=self._known(), need_targets=need_targets)
-        return array_source(checked_rows(self, X), None, self.model_columns())
+        return array_source(checked_rows(self, X), None, self._column_names())
 
     # -- using it
 

@@ -13,7 +13,8 @@ import numpy as np
 from streamrf.plots import load_matplotlib
 
 INK, FAINT = "#010203", "#040506"  # stand for the page's text and grid colours
-COLOURS = ("#3b82c4", "#d9772b", "#2f9e6e", "#b65fa5", "#b8932f", "#4fb3bf", "#d1495b", "#8a8f98")
+COLOURS = ("#3b82c4", "#d9772b", "#2f9e6e", "#b65fa5", "#b8932f", "#4fb3bf", "#d1495b", "#8a8f98",
+           "#9d7bd8")  # fmt: skip
 WIDE, HALF = (8.6, 3.4), (4.6, 3.4)
 POINTS = 1500  # of a scatter
 
@@ -122,7 +123,7 @@ def widths(trials: Sequence[dict[str, Any]], chosen: float | None) -> Any:
     pairs = list(dict.fromkeys((trial["kernel"], trial["scaling"]) for trial in trials))
     stages = list(dict.fromkeys(map(_stage, trials)))
     for (pair, stage), line in _lines(trials).items():
-        last = stage == stages[-1] and len(stages) > 1
+        last = stage == stages[-1]
         axes.plot(*np.array(sorted(line)).T, "-" if last else ":", marker="o", markersize=5 if last else 3.5,
                   color=COLOURS[pairs.index(pair) % len(COLOURS)])  # fmt: skip
     for number, pair in enumerate(pairs):
@@ -165,9 +166,14 @@ def path(ridges: Sequence[float], errors: Sequence[float], chosen: float, what: 
 
 
 def learning(rows: Sequence[int], errors: Sequence[float], what: str) -> Any:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
     made, axes = figure()
     axes.plot(rows, errors, marker="o", markersize=4, color=COLOURS[0])
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.minorticks_off()
     axes.set_xlabel("rows in the sums")
     axes.set_ylabel(what)
     axes.set_ylim(bottom=0)
