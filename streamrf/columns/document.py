@@ -133,8 +133,9 @@ def optional_columns(document: Any) -> Columns | None:
 
 
 def _lean(column: dict[str, Any]) -> dict[str, Any]:
-    """Without what says nothing."""
-    return {name: value for name, value in column.items() if not (value is None or value is False or value == ())}
+    """As JSON has it, and without what says nothing."""
+    kept = {name: value for name, value in column.items() if not (value is None or value is False or value == ())}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 
 
 def _column(entry: Any) -> Column:
