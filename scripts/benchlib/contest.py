@@ -94,6 +94,7 @@ class SearchFailed(Exception):
 def _searched(context: Context, results: Results, task: Task, name: str, python: Path) -> tuple[dict[str, Any], float]:
     """What the searches of a peer settled, each beginning where the one before ended, and the seconds they took."""
     settings: dict[str, Any] = {"D": task.D, "epochs": task.epochs, "rounds": task.rounds}
+    settings |= {"toy": True} if context.quick else {}
     seconds = 0.0
     for step in PEERS[name].searches:
         measure = partial(_search, context, task, step, python, dict(settings))

@@ -12,7 +12,8 @@ from benchlib.results import Cell, rounded
 from benchlib.running import Ended, run
 
 Tables = tuple[Path, Path]
-QUICK = ("--memory", "1GB")
+WARM = ("--memory", "1GB")
+TOY = ("--pilot", "none")
 
 
 def streamrf(
@@ -28,7 +29,7 @@ def train(context: Context, tables: Tables, *options: object, limit: int | None 
     model = context.work / "models" / "bench.model"
     shutil.rmtree(model, ignore_errors=True)
     model.parent.mkdir(parents=True, exist_ok=True)
-    common = ("--out", model, "--overwrite", "--no-statistics", "--no-checkpoint")
+    common = ("--out", model, "--overwrite", "--no-statistics", "--no-checkpoint", *(TOY if context.quick else ()))
     ended = streamrf(context, "train", tables[0], *options, *common, limit=limit, timeout=timeout)
     if not ended.ok:
         return failure(ended)
@@ -64,4 +65,4 @@ def short(scores: dict[str, Any]) -> dict[str, Any]:
 def warm_up(context: Context, tables: Tables) -> None:
     """Compile what there is to compile, so that no contestant's clock runs meanwhile."""
     for options in (("--D", 64), ("--map", "binning", "--grids", 4)):
-        train(context, tables, *options, *QUICK)
+        train(context, tables, *options, *WARM)

@@ -12,7 +12,7 @@ from benchlib.places import DATA
 from benchlib.tables import Rows, bends, into_classes, once, write_table
 
 Split = tuple[Rows, Rows]
-TOY_ROWS, TOY_TEST = 1500, 500
+TOY_ROWS, TOY_TEST = 600, 300
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ SECTIONS = {  # heading of each, the result it is made of, and what makes its li
 }
 HEAD = """# Benchmarks
 
-This page is made by `scripts/bench page` from the files in [benchmarks](benchmarks); nothing in it is written by hand.
+This page is made by `scripts/bench page` from `docs/benchmarks/*.json`; nothing in it is written by hand.
 `scripts/bench all` measures everything, `scripts/bench NAME --only WORD` a part, and `--quick` shows that it runs.
 
 **How it is measured.** All contestants read the same tables (zarr, shuffled with a fixed seed) and are tested on the

@@ -79,15 +79,22 @@ def lightgbm(job: Job) -> float:
 
 
 def rows_of(job: Job, start: int, stop: int) -> Any:
+    """Rows that are read when they are asked for; the chunk that was read last is kept, since some are asked singly."""
     import lightgbm as lgb
+
+    chunk = job.X.chunks[0]
 
     class Rows(lgb.Sequence):
         batch_size = 20_000
+        first, kept = -1, np.empty((0, 0))
 
         def __getitem__(self, index: Any) -> np.ndarray:
             if isinstance(index, slice):
                 return job.X[start + (index.start or 0) : min(stop, start + index.stop)].astype(np.float64)
-            return job.X[start + int(index)].astype(np.float64)
+            row = start + int(index)
+            if row // chunk != self.first:
+                self.first, self.kept = row // chunk, job.X[row // chunk * chunk : (row // chunk + 1) * chunk]
+            return self.kept[row % chunk].astype(np.float64)
 
         def __len__(self) -> int:
             return stop - start
