@@ -198,6 +198,6 @@ def show(report: dict[str, Any]) -> None:
         ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
                    f" budget {format_bytes(memory['budget'])}"),
         ("statistics", report["statistics_digest"][:16]),
-        *([("report", report["report"])] if report["report"] else []),
+        *([("report", report["report"])] if report.get("report") else []),  # a strict forget draws none
     ]  # fmt: skip
     print_table(rows)
