@@ -169,9 +169,9 @@ class SampleFactor:
 
     @staticmethod
     def nbytes(rows: int, D: int, bits: str) -> int:
-        """Memory: the features, the dual and its factor; while the dual is made, its exact totals."""
+        """Memory: the features, the dual, and its factors at two lambdas, one of which is about to be let go."""
         item = {"8": 1, "12": 2, "float64": 8}.get(bits, 4)
-        return rows * (D + 64) * item + 2 * 8 * rows * rows
+        return rows * (D + 64) * item + 3 * 8 * rows * rows
 
 
 class NystromFactor:
