@@ -143,8 +143,9 @@ def memory(found: Found) -> list[str]:
     heads = ("system", "outcome", "test error", "peak memory", "training")
     return [
         f"{about['rows']:,} generated rows of {about['inputs']} columns, {size(about['bytes'])} as float32; every",
-        f"process may hold {size(about['limit'])} of data (`ulimit -d`). D = {about['D']}, one pass, 100 rounds for",
-        "trees; each contestant reads in the way its documentation has for large data. Searches ran without the limit.",
+        f"process may hold {size(about['limit'])} of data (`ulimit -d`). D = {about['D']}, one pass,",
+        f"{about['rounds']} rounds for trees; each contestant reads in the way its documentation has for large",
+        "data. Searches ran without the limit.",
         "", "![Peak memory](pictures/benchmarks-memory.png)", "",
         *table(heads, rows, left=2), "", *_survivors(mine, done),
     ]  # fmt: skip

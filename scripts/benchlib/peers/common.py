@@ -71,8 +71,11 @@ class Job:
 
 def blocks(path: Path, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     X, y = (zarr.open_group(str(path), mode="r")[name] for name in "Xy")
-    for start in range(0, X.shape[0], rows):
-        yield X[start : start + rows], y[start : start + rows]
+    for start in range(0, X.shape[0], X.chunks[0]):  # each chunk is decoded once, however small the blocks are
+        here = slice(start, start + X.chunks[0])
+        inputs, labels = X[here], y[here]
+        for first in range(0, len(inputs), rows):
+            yield inputs[first : first + rows], labels[first : first + rows]
 
 
 def loss(predicted: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:

@@ -85,7 +85,7 @@ def rows_of(job: Job, start: int, stop: int) -> Any:
     chunk = job.X.chunks[0]
 
     class Rows(lgb.Sequence):
-        batch_size = 20_000
+        batch_size = chunk
         first, kept = -1, np.empty((0, 0))
 
         def __getitem__(self, index: Any) -> np.ndarray:
@@ -107,16 +107,13 @@ def tune_lightgbm(job: Job) -> dict[str, Any]:
 
     start, found, (X, y) = time.perf_counter(), [], job.sample()
     cut = 3 * len(X) // 4
-    for leaves in (31, 127, 255):
-        for rate in (0.1, 0.2):
-            job.settings.update(num_leaves=leaves, learning_rate=rate)
-            train = lgb.Dataset(X[:cut], y[:cut])
-            held = lgb.Dataset(X[cut:], y[cut:], reference=train)
-            stop = lgb.early_stopping(PATIENCE, verbose=False)
-            model = lgb.train(
-                lightgbm_parameters(job), train, min(200, job.settings["rounds"]), [held], callbacks=[stop]
-            )
-            found.append((next(iter(model.best_score["valid_0"].values())), leaves, rate))
+    for leaves, rate in ((31, 0.1), (127, 0.1), (255, 0.2)):
+        job.settings.update(num_leaves=leaves, learning_rate=rate)
+        train = lgb.Dataset(X[:cut], y[:cut])
+        held = lgb.Dataset(X[cut:], y[cut:], reference=train)
+        stop = lgb.early_stopping(PATIENCE, verbose=False)
+        model = lgb.train(lightgbm_parameters(job), train, min(200, job.settings["rounds"]), [held], callbacks=[stop])
+        found.append((next(iter(model.best_score["valid_0"].values())), leaves, rate))
     _, leaves, rate = min(found)
     return {"num_leaves": leaves, "learning_rate": rate, "tried": len(found), "seconds": time.perf_counter() - start}
 
@@ -205,13 +202,12 @@ def tune_xgboost(job: Job) -> dict[str, Any]:
     cut = 3 * len(X) // 4
     train = xgb.QuantileDMatrix(X[:cut], y[:cut], nthread=job.threads)
     held = xgb.QuantileDMatrix(X[cut:], y[cut:], ref=train, nthread=job.threads)
-    for depth in (6, 9, 12):
-        for rate in (0.1, 0.3):
-            job.settings.update(max_depth=depth, learning_rate=rate)
-            model = xgb.train(
-                xgboost_parameters(job), train, min(200, job.settings["rounds"]), [(held, "held")], verbose_eval=False,
-                early_stopping_rounds=PATIENCE,
-            )  # fmt: skip
-            found.append((model.best_score, depth, rate))
+    for depth, rate in ((6, 0.3), (9, 0.2), (12, 0.1)):
+        job.settings.update(max_depth=depth, learning_rate=rate)
+        model = xgb.train(
+            xgboost_parameters(job), train, min(200, job.settings["rounds"]), [(held, "held")], verbose_eval=False,
+            early_stopping_rounds=PATIENCE,
+        )  # fmt: skip
+        found.append((model.best_score, depth, rate))
     _, depth, rate = min(found)
     return {"max_depth": depth, "learning_rate": rate, "tried": len(found), "seconds": time.perf_counter() - start}
