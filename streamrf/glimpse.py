@@ -17,6 +17,7 @@ from streamrf.ridge_trial import wrong_classes
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.sources.base import Block
 from streamrf.statistics.fitting import FittingState
+from streamrf.statistics.gram import GramState
 from streamrf.statistics.sample import SampleState
 from streamrf.threads import ALONE
 
@@ -56,6 +57,8 @@ class Glimpse:
 
     def error(self, state: FittingState) -> float | None:
         """Share of wrong classes, or root mean squared error; None where there are too few rows to say."""
+        if not isinstance(state.gram, GramState):  # counts of random binning: no system to solve on the way
+            return None
         rows = first_rows(state.holdout, ROWS)
         if rows is None or len(rows) < FEWEST_ROWS or state.gram.rows < 2:
             return None

@@ -510,3 +510,21 @@ def test_what_is_given_decides_which_maps_are_compared(shelf, options, map, monk
     streamrf("plan", shelf / "data.zarr", *options)
     assert asked[0].map == map
     assert asked[0].D in (64, 2000)
+
+
+def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
+    from streamrf.glimpse import Glimpse
+
+    looks = []
+
+    class Looks(Reporter):
+        wants_glimpses = True
+
+        def started(self, what, rows, done):
+            looks.append(what)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Glimpse, "_guess", lambda self: 0.0)
+        patch.setattr("streamrf.glimpse.FIRST", 0.0)
+        train(SOURCE, FIXED.with_(grids=2), ALONE, Looks())
+    assert looks[0] == "training"
