@@ -14,7 +14,7 @@ from streamrf.errors import InputError, NumericalError
 JITTERS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # a feature's mean square is about a half
 BLOCK = 1024
 DENSE = 1024  # features up to which second moments and their factorisation are quicker than products with the rows
-PRODUCTS, ACCURACY = 60, 1e-3  # of conjugate gradients: what the steps that follow can tell from an exact fit
+PRODUCTS, ACCURACY = 30, 1e-3  # of conjugate gradients: what the steps that follow can tell from an exact fit
 ROUNDS = 4  # of reweighting; it starts from the last coefficients, which are nearly right already
 
 

@@ -42,6 +42,7 @@ HELD_OUT = 0.25
 MOST_HELD_OUT = 5000
 MOST_ROWS = 16384  # half of it for more than 1,024 frequencies
 FINAL_RIDGES = (1.0, 0.3, 0.1, 0.01, 0.001)  # times gamma: what the machine that is fitted in the end may want
+FEW_RIDGES = (1.0, 0.1)  # for many frequencies, where each is a fit by products with all rows
 FEWEST_ROWS = 8
 JUDGES = 1000  # held-out rows between which the kernel is compared
 
@@ -178,7 +179,7 @@ class Run:
     def _judge(self, equations: Moments | Products, held_out: Rows) -> None:
         Z = features(held_out.X, self.W)
         checks, fit = [], self.fit
-        for ratio in FINAL_RIDGES:
+        for ratio in FINAL_RIDGES if len(self.W) <= MANY else FEW_RIDGES:
             fit = equations.ridge(self.setting.gamma * ratio, fit)
             checks.append(Checked(self.done, self._mistakes(fit, Z, held_out), self.setting.gamma * ratio))
         check = min(checks, key=lambda each: each.error)
@@ -285,8 +286,8 @@ def learn_supervised(
     gammas, etas = gammas or (GAMMAS[1:2] if many else GAMMAS), etas or (ETAS[:1] if many else ETAS)
     first = Run(
         rows.take(order[held:]), rows.take(order[:held]), task, loss_named(loss), kernel, Setting(gammas[0], etas[0]),
-        W0, rounds, steps or max(1, STEPS // rounds), np.random.default_rng(seed), landmarks or LANDMARKS,
-        DECAY if decay is None else decay,
+        W0, rounds, steps or max(1, (STEPS // 2 if many else STEPS) // rounds), np.random.default_rng(seed),
+        landmarks or LANDMARKS, DECAY if decay is None else decay,
     )  # fmt: skip
     runs = _race(first, gammas, etas, seed)
     winner = min(runs, key=lambda run: run.error).advance(rounds)
