@@ -25,7 +25,6 @@ from streamrf.targets import TargetCoding
 from streamrf.threads import ALONE, Threads
 
 SMALL_STATE = 8 * 2**20  # bytes: fits the last-level cache, once a thread
-SMALL_PIECE = 65_536
 MAX_ROWS = 2**40  # 2^22 (a product of two 12-bit features) times so many rows stays below 2^63
 
 
@@ -118,17 +117,12 @@ class Gram(Statistic[GramState]):
         return self.nbytes() <= SMALL_STATE
 
     @property
-    def piece_rows(self) -> int:  # type: ignore[override]
-        """Many where they are summed in no time: threads then seldom wait for each other."""
-        return SMALL_PIECE if self.is_small else Statistic.piece_rows
-
-    @property
     def block_rows(self) -> int:
         """Rows mapped and multiplied at once: more where they are short, so that Python is called less often."""
         return max(self.product.rows, PRODUCT_ROWS) if self.is_small else self.product.rows
 
     def _each_thread_its_rows(self, state: GramState, block: Block, threads: Threads, skip: np.ndarray | None) -> None:
-        step = min(self.block_rows, -(-len(block) // threads.count))
+        step = min(self.block_rows, -(-len(block) // (2 * threads.count)))
         firsts = iter(range(0, len(block), step))  # whoever is free takes the next: one of them may be reading too
 
         def share(_: int) -> np.ndarray:
