@@ -28,8 +28,12 @@ def metric_sentence(told: dict[str, Any]) -> str:
     error = f"hold-out error {change(told['holdout_error'])}"
     if told["form"] == "none":
         return f"none: no {told['asked']} metric was better on unseen rows ({error})"
-    names = (f"{each.get('name', each['column'])} {100 * each['share']:.0f} %" for each in told["columns"][:5])
-    return f"{told['form']}, {error}; most weight on {', '.join(names)}"
+    weights = (f"{100 * each['share']:.0f} % {_name(each)}" for each in told["columns"][:5])
+    return f"{told['form']}, {error}; weight is on {', '.join(weights)}"
+
+
+def _name(column: dict[str, Any]) -> str:
+    return str(column.get("name", f"column {column['column']}"))
 
 
 def with_names(told: dict[str, Any], names: tuple[str, ...] | None, scaling: str) -> dict[str, Any]:
