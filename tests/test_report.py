@@ -90,6 +90,24 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
+@pytest.mark.parametrize(
+    ("options", "pictures"),
+    [
+        (("--map", "binning", "--grids", "10"), {"bins", "importance"}),
+        (("--D", "32", "--map", "ekal-sample", "--learning-iterations", "30"), {"history", "eigenvalues"}),
+        (("--D", "32", "--metric", "diagonal"), {"metric", "eigenvalues"}),
+        (("--D", "32", "--solver", "cg"), {"lambda", "learning"}),
+    ],
+)
+def test_models_of_every_kind_have_a_page(shelf, browser, tmp_path, options, pictures):
+    data, model = shelf / "numbers.zarr", tmp_path / "m.model"
+    done("train", data, *options, "--pilot", "none", "--threads", "1", "--out", model, "--quiet")
+    told = done("report", model, "--data", shelf / "numbers-test.zarr", "--out", tmp_path / "r.html", "--json").json
+    assert pictures <= set(told["pictures"])
+    seen = browser.open(tmp_path / "r.html")
+    assert (seen["complaints"], seen["wide"], seen["twice"], seen["broken"]) == ([], [], [], 0)
+
+
 def test_nothing_is_loaded_from_elsewhere(shelf):
     with Threads(1) as threads:
         html = make_report(shelf / "numbers.model", threads=threads).html

@@ -180,6 +180,26 @@ def learning(rows: Sequence[int], errors: Sequence[float], what: str) -> Any:
     return made
 
 
+def steps(places: Sequence[int], errors: Sequence[float], along: str, what: str) -> Any:
+    """An error as something goes on."""
+    made, axes = figure()
+    axes.plot(list(places), errors, marker="o", markersize=4, color=COLOURS[0])
+    axes.set_xlabel(along)
+    axes.set_ylabel(what)
+    axes.set_ylim(bottom=min(0.0, min(errors)))
+    return made
+
+
+def amounts(names: Sequence[str], values: np.ndarray, what: str) -> Any:
+    """A bar for each name, the first at the top."""
+    made, axes = figure((HALF[0], 0.9 + 0.26 * len(names)))
+    places = np.arange(len(names))[::-1]
+    axes.barh(places, values, color=COLOURS[0], height=0.7)
+    axes.set_yticks(places, [name[:28] for name in names])
+    axes.set_xlabel(what)
+    return made
+
+
 def eigenvalues(values: np.ndarray) -> Any:
     made, axes = figure()
     positive = values[values > values[0] * 1e-16]
@@ -300,14 +320,4 @@ def dependence(curves: Sequence[tuple[str, np.ndarray, np.ndarray]], lines: Sequ
         axes.tick_params(labelleft=False)
     if len(lines) > 1:
         legend(panels[-1])
-    return made
-
-
-def bars(values: dict[str, float], unit: str) -> Any:
-    """Named amounts, one bar each."""
-    made, axes = figure((4.6, 0.9 + 0.32 * len(values)))
-    places = np.arange(len(values))[::-1]
-    axes.barh(places, list(values.values()), color=COLOURS[0], height=0.65)
-    axes.set_yticks(places, list(values))
-    axes.set_xlabel(unit)
     return made

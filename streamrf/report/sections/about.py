@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from streamrf.report import figures
 from streamrf.report.evidence import Evidence
 from streamrf.report.figures import Picture
@@ -56,13 +58,18 @@ def cost(evidence: Evidence) -> Section:
         stages = {name: value for name, value in seconds.items() if name != "total"}
         total = format_seconds(seconds.get("total", sum(stages.values())))
         section.pictures.append(
-            Picture("time", f"Where {total} went.", figures.bars(stages, "seconds"), "Time by stage")
+            Picture(
+                "time",
+                f"Where {total} went.",
+                figures.amounts(list(stages), np.array(list(stages.values())), "seconds"),
+                "Time by stage",
+            )
         )
         section.table = [(name, format_seconds(value)) for name, value in seconds.items()]
     if memory:
-        sizes = {name: value / 2**20 for name, value in memory.items()}
-        section.pictures.append(Picture("memory", "Memory: what was projected, held at the worst, and allowed.",
-                                        figures.bars(sizes, "MiB"), "Memory"))  # fmt: skip
+        sizes = figures.amounts(list(memory), np.array(list(memory.values())) / 2**20, "MiB")
+        caption = "Memory: what was projected, held at the worst, and allowed."
+        section.pictures.append(Picture("memory", caption, sizes, "Memory"))
         section.table += [(f"memory, {name}", format_bytes(value)) for name, value in memory.items()]
     if story.get("rows") and seconds.get("pass"):
         section.table.append(("throughput of the pass", f"{story['rows'] / seconds['pass']:,.0f} rows/s"))

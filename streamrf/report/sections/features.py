@@ -42,7 +42,9 @@ def kernel(evidence: Evidence) -> Section:
     """How well D features of this kind stand for the kernel."""
     section, model = Section("kernel", "Kernel approximation"), evidence.model
     width, name = model.recipe.length_scale, model.recipe.kernel
-    if not isinstance(model.map, FourierMap) or width is None or not curves.drawable(model.map.frequencies.kind):
+    if not isinstance(model.map, FourierMap) or width is None or model.recipe.metric != "none":
+        return section
+    if not curves.drawable(model.map.frequencies.kind):  # its kernel is another: fitted or learned
         return section
     X, what = _kernel_rows(evidence)
     kind, sizes = model.map.frequencies.kind, curves.kernel_sizes(model.map.n_features, model.map.form == "pairs")

@@ -28,7 +28,22 @@ def search(evidence: Evidence) -> Section:
             figures.path([r for r, _ in found], [e for _, e in found], model.weights.ridge, lambda_path(story)[1]),
             f"Error against lambda, {len(found)} tried",
         ))  # fmt: skip
+    epochs = (story.get("solver") or {}).get("epochs") or ()
+    if len(epochs) > 1:
+        section.pictures.append(Picture(
+            "epochs", "Stochastic gradients: the loss on hold-out rows after each visit of all rows.",
+            figures.steps(range(1, len(epochs) + 1), epochs, "epoch", "loss on hold-out rows"),
+            f"Loss after each of {len(epochs)} epochs",
+        ))  # fmt: skip
+    if story.get("compared"):
+        section.text += f" {story['compared']}."
     return section
+
+
+def _solver_path(story: dict[str, Any]) -> list[dict[str, float]]:
+    """What an iterative solver tried."""
+    found = (story.get("solver") or {}).get("path") or ()
+    return [{"lambda": row["ridge"], "score": row["score"]} for row in found if "ridge" in row and "score" in row]
 
 
 def lambda_path(story: dict[str, Any]) -> tuple[list[tuple[float, float]], str]:
@@ -36,8 +51,10 @@ def lambda_path(story: dict[str, Any]) -> tuple[list[tuple[float, float]], str]:
     folds = story.get("cross_validation")
     if folds:
         return sorted((row["lambda"], row["mean"]) for row in folds["path"]), "squared error over folds"
-    rows = story.get("lambda_path") or []
-    kinds = {"gcv": "GCV score", "mean_squared_error": "squared error on hold-out rows"}
+    rows = story.get("lambda_path") or _solver_path(story)
+    kinds = {
+        "gcv": "GCV score", "mean_squared_error": "squared error on hold-out rows", "score": "loss on hold-out rows",
+    }  # fmt: skip
     kind = next((name for name in kinds if rows and name in rows[0]), "gcv")
     points = sorted((row["lambda"], row[kind]) for row in rows if row.get(kind) is not None and row["lambda"] > 0)
     return points, kinds[kind]
