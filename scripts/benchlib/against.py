@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from benchlib import ours
-from benchlib.contest import OURS, PEERS, Task, compete
+from benchlib.contest import OURS, PEERS, Task, compete, ready
 from benchlib.context import Context
 from benchlib.sets import SETS
 
@@ -25,7 +22,7 @@ def task_of(context: Context, name: str, entrant: str) -> Task:
     each = SETS[name]
     D = 64 if context.quick else each.D
     more = (("D", min(D, NYSTROEM_D)),) if entrant == "nystroem-ridge" else ()
-    rounds = 5 if context.quick else (100 if each.classes > 2 else 300)
+    rounds = 5 if context.quick else (100 if each.classes > 2 else 500)
     return Task(
         name, each.tables(context.work, context.quick), each.classes, D, 4 if context.quick else each.grids,
         timeout=600, epochs=EPOCHS[entrant == "dask-ml-incremental"], rounds=rounds, more=more,
@@ -35,13 +32,8 @@ def task_of(context: Context, name: str, entrant: str) -> Task:
 def run(context: Context) -> None:
     results = context.open("peers")
     for name in TASKS:
-        if not context.wants(name):
+        if not ready(context, SETS[name]):
             continue
-        if not (context.quick or SETS[name].there):
-            click.echo(f"{name}: {SETS[name].file} is not there: skipped")
-            continue
-        if not context.quick:
-            ours.warm_up(context, SETS["adult"].tables(context.work, True))
         for entrant in (each for each in ENTRANTS if name not in LEFT_OUT.get(each, ())):
             compete(context, results, task_of(context, name, entrant), entrant)
     results.write()

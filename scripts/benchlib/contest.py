@@ -8,11 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from benchlib import ours
 from benchlib.context import Context
 from benchlib.environment import find, versions
 from benchlib.results import Cell, Results, rounded
 from benchlib.running import run
+from benchlib.sets import DataSet
 
 Tables = tuple[Path, Path]
 
@@ -68,6 +71,18 @@ class Task:
     rounds: int = 500
     more: tuple[tuple[str, Any], ...] = ()
     options: tuple[object, ...] = ()  # of streamrf
+
+
+def ready(context: Context, each: DataSet) -> bool:
+    """Whether a data set is wanted and there. What there is to compile is compiled before any clock runs."""
+    if not context.wants(each.name):
+        return False
+    if not (context.quick or each.there):
+        click.echo(f"{each.name}: {each.file} is not there: skipped")
+        return False
+    if not context.quick:
+        ours.warm_up(context, each.tables(context.work, quick=True))
+    return True
 
 
 def compete(context: Context, results: Results, task: Task, name: str, label: str | None = None) -> Cell:

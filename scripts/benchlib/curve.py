@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import click
+from dataclasses import replace
 
 from benchlib import against
-from benchlib.contest import Task, compete
+from benchlib.contest import Task, compete, ready
 from benchlib.context import Context
 from benchlib.results import Cell
 from benchlib.sets import SETS
@@ -23,8 +23,7 @@ MINUTES = "about 9 minutes after `peers`, else 15"
 
 
 def run(context: Context) -> None:
-    if not (context.quick or SETS[SET].there):
-        click.echo(f"{SET}: {SETS[SET].file} is not there: skipped")
+    if not ready(replace(context, only=()), SETS[SET]):
         return
     shared, results = context.open("peers"), context.open("curve")
     for name in (*SIZES, *ROUNDS):

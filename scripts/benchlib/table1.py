@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from benchlib import ours
-from benchlib.contest import Task, compete
+from benchlib.contest import Task, compete, ready
 from benchlib.context import Context
 from benchlib.sets import SETS
 
@@ -29,13 +26,8 @@ def task_of(context: Context, name: str) -> Task:
 def run(context: Context) -> None:
     results = context.open("table1")
     for name in PAPER:
-        if not context.wants(name):
+        if not ready(context, SETS[name]):
             continue
-        if not (context.quick or SETS[name].there):
-            click.echo(f"{name}: {SETS[name].file} is not there: skipped")
-            continue
-        if not context.quick:
-            ours.warm_up(context, SETS["adult"].tables(context.work, True))
         task = task_of(context, name)
         compete(context, results, task, "streamrf")
         compete(context, results, task, "streamrf-binning")
