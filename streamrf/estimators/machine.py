@@ -121,7 +121,7 @@ class KernelMachine(BaseEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         source = self._training_source(X, y, sample_weight, first=True)
-        trained = train(source, self._recipe_for(source, X), self._settings())
+        trained = train(source, self._recipe_for(X), self._settings())
         return self._adopt(trained.model, trained.state)
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
@@ -162,13 +162,10 @@ class KernelMachine(BaseEstimator):
             settings["class_weight"] = None  # weights of rows
         return Recipe(task=self._task, length_scale=self._length_scale(), seed=self._seed(), **settings)
 
-    def _recipe_for(self, source: Source, X: Any) -> Recipe:
-        """The exact sums of the direct solver count every row once: weights go another way."""
+    def _recipe_for(self, X: Any) -> Recipe:
+        """Weights of classes are weights of rows already, where the rows are in memory."""
         recipe = self._recipe()
-        if not is_stored(X):
-            recipe = recipe.with_(class_weight=None)  # the rows have it
-        direct = recipe.solver == "auto" and recipe.loss == "squared"
-        return recipe.with_(solver="cg") if source.has_weights and direct else recipe
+        return recipe if is_stored(X) else recipe.with_(class_weight=None)
 
     def _length_scale(self) -> float | None:
         if self.gamma is None:
