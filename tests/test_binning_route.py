@@ -495,6 +495,7 @@ def test_weights_of_rows_are_refused_before_anything_is_read():
     ("options", "map"),
     [
         ((), "any"), (("--D", "64"), "auto"), (("--kernel", "gaussian"), "auto"), (("--pilot", "none"), "auto"),
+        (("--lambda", "1e-3"), "auto"), (("--loss", "logistic"), "auto"), (("--scaling", "quantile"), "any"),
         (("--grids", "9"), "binning"), (("--kernel", "bins:3"), "binning"), (("--map", "sobol"), "sobol"),
         (("--map", "any", "--D", "64"), "any"),
     ],

@@ -7,11 +7,8 @@ from typing import Any
 import click
 
 DEFAULT_D = 2000
-# What asks for Fourier features where neither --map nor --D is given: any of these at another value than its default.
-FOURIER_SIGNS: dict[str, Any] = {
-    "kernel": "auto", "length_scale": None, "gamma": None, "form": "auto", "metric": "none", "bits": "auto", "cv": None,
-    "pilot": "auto", "loss": "squared", "solver": "auto", "class_weight": None,
-}  # fmt: skip
+# What both maps have; where neither --map nor --D is given, any other setting asks for Fourier features.
+SHARED = ("D", "map", "grids", "table_bits", "scaling", "task", "holdout", "nan", "seed")
 NOT_OF_BINNING = {"D": "--grids", "form": "nothing in its place", "bits": "nothing in its place"}
 
 grids_option = click.option(
@@ -37,7 +34,13 @@ def settle_map(options: dict[str, Any], *, comparable: bool = True) -> None:
 
 
 def _asks_for_fourier(options: dict[str, Any]) -> bool:
-    return any(options.get(name, default) != default for name, default in FOURIER_SIGNS.items())
+    from dataclasses import fields
+
+    from streamrf.recipe import Recipe
+
+    settings = {field.name: field.default for field in fields(Recipe) if field.name not in SHARED}
+    given = {name for name, default in settings.items() if options.get(name, default) != default}
+    return bool(given) or options.get("gamma") is not None
 
 
 def _refuse_fourier(options: dict[str, Any]) -> None:
