@@ -15,7 +15,8 @@ PULLING = 1.3  # a pass that scores and pulls, in units of one that only makes f
 STEPS = {"cg": 25, "newton": 40, "sgd": 5}  # passes that are usual; hold-out rows end them
 CROSSING = 3000  # features below which Cholesky is not worth doubting
 WORTH = 0.5  # of the direct route's time: its sums allow update, forget and merge, so a tie is not enough
-VECTORS = {"cg": 12, "newton": 34, "sgd": 12}  # arrays of outputs x D that are alive, float64
+LAMBDAS = 3  # that share the passes of conjugate gradients
+VECTORS = {"cg": 12 * LAMBDAS, "newton": 34, "sgd": 12}  # arrays of outputs x D that are alive, float64
 
 ALIVE = {  # the parts that are alive in each stage
     "pilot": ("pilot", "sample"),
@@ -34,8 +35,8 @@ def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, thre
     """Bytes of what only an iterative route has."""
     D, item = recipe.D, {"8": 1, "12": 2, "float32": 4}.get(recipe.bits, 8)
     rows = sample_rows(recipe, source.n_rows, room)
-    sketched = recipe.preconditioner == "nystrom"
-    kept, columns = (0, max(outputs + 1, rows)) if sketched else (rows, outputs + 1)
+    sketched, widest = recipe.preconditioner == "nystrom", max(outputs + 1, LAMBDAS * outputs)
+    kept, columns = (0, max(widest, rows)) if sketched else (rows, widest)
     return {
         "statistics": columns * 8 * (D + 64),
         "block": threads * (2 * columns * 8 + BATCH * item) * (D + 64),
@@ -51,11 +52,16 @@ def iterative_seconds(
     """Time of the passes, and of the preconditioner."""
     n, D, d = source.n_rows, recipe.D, source.n_features
     features = n * D / rates.features(d)
-    pulling = features * (PULLING - 1) * outputs
+    together = LAMBDAS if solver == "cg" and recipe.ridge is None else 1
+    pulling = features * (PULLING - 1) * outputs * together
     reading = n * d * source.x_dtype.itemsize / rates.read
     m = float(sample_rows(recipe, n, room))
     nystrom = recipe.preconditioner == "nystrom"
-    sketch = max(features + pulling * m, reading) if nystrom else m * m * D / rates.gram + m**3 / 3.0 / rates.factor
+    sketch = (
+        max(features * (1 + (PULLING - 1) * m), reading)
+        if nystrom
+        else m * m * D / rates.gram + m**3 / 3.0 / rates.factor
+    )
     passes = recipe.epochs or STEPS[solver]
     return {"pass": max(features, reading), "solve": sketch + passes * max(features + pulling, reading)}
 

@@ -21,7 +21,7 @@ from streamrf.losses import Huber
 from streamrf.plans import make_plan
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
-from streamrf.routes.cg import Trial, next_ridge
+from streamrf.routes.walk import Trial, next_block, next_ridge
 from streamrf.sources import ArraySource, open_source
 from streamrf.threads import ALONE, Threads
 from streamrf.training import Settings, Training, train
@@ -281,6 +281,17 @@ def test_the_walk_over_lambda_goes_where_it_is_better():
     assert walk(lambda ridge: 1 + abs(np.log10(ridge) + 2)) == pytest.approx([1e-4, 1e-5, 1e-3, 1e-2, 1e-1])
     assert walk(lambda ridge: 1.0) == pytest.approx([1e-4, 1e-5, 1e-3])
     assert walk(lambda ridge: 1.0, fixed=True) == [1e-4]
+
+
+@pytest.mark.parametrize(
+    ("best", "powers"), [(-1, [0, -1, -2]), (0, [0, -1, -2, 1, 2]), (3, [0, -1, -2, 1, 2]), (-5, [0, -1, -2, -3, -4])]
+)
+def test_blocks_of_lambdas_follow_the_edge(best, powers):
+    tried = []
+    while (ridges := next_block(1e-4, tried, fixed=False)) is not None:
+        tried += [Trial(ridge, 1 + abs(np.log10(ridge / 1e-4) - best), 1) for ridge in ridges]
+    assert [trial.ridge for trial in tried] == pytest.approx([1e-4 * 10.0**power for power in powers])
+    assert next_block(1e-4, [], fixed=True) == [1e-4]
 
 
 class TestPlan:

@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from streamrf.routes.base import Fitted
 from streamrf.routes.iterative import IterativeRoute, under
+from streamrf.routes.walk import Trial, next_block
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients
 from streamrf.solvers.normal_system import NormalSystem
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor
 
-STEPS = 60  # at one lambda
+STEPS = 80  # for one block of lambdas
 TOLERANCE = 1e-4  # what may be left of the right-hand side
-GAIN, PATIENCE = 0.002, 2
-WALK = 10.0  # one step of lambda
+GAIN, PATIENCE = 0.0005, 4  # steps that do not lower the error on hold-out rows by this share in so many end it
 CG, BEST = "cg/", "best"
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A lambda, and the squared error on the hold-out rows that it came to, as a share of their variance."""
-
-    ridge: float
-    score: float
-    steps: int
-
-
-def next_ridge(first: float, tried: list[Trial], fixed: bool) -> float | None:
-    """Down from the first while that helps; up, if it never did. None when neither does."""
-    if not tried:
-        return first
-    if fixed or not np.isfinite(tried[-1].score):
-        return None
-    if len(tried) == 1:
-        return first / WALK
-    down = tried[1].score < tried[0].score
-    if len(tried) == 2 and not down:
-        return first * WALK
-    if _improved(tried):
-        return tried[-1].ridge / WALK if down else tried[-1].ridge * WALK
-    return None
-
-
-def _improved(tried: list[Trial]) -> bool:
-    return tried[-1].score < (1 - GAIN) * min(trial.score for trial in tried[:-1])
-
-
 class CGRoute(IterativeRoute):
-    """(S + lambda I) w = c by passes of products with S."""
+    """(S + lambda I) w = c by passes of products with S. Several lambdas share the passes, as several outputs do."""
 
     def fit(self) -> Fitted:
         state = self.open()
         with self.run.timed("solve"):
-            factor = self.factor(state)
             self._restore()
-            self._search(factor)
+            self._search(self.factor(state))
             weights = self.moments.weights(self._best, self._best_trial.ridge)
         story = {"solver": {"name": "cg", "preconditioner": self.recipe.preconditioner, "path": self._path()}}
         return self.finish(state, weights, story)
@@ -76,36 +46,61 @@ class CGRoute(IterativeRoute):
     def _search(self, factor: SampleFactor | NystromFactor) -> None:
         cg: ConjugateGradients | None = None
         fixed = self.run.asked.ridge is not None or self.holdout is None
-        while (ridge := next_ridge(self.first_ridge, self._tried, fixed)) is not None:
-            cg = self._begun(cg, ridge, factor)
+        while (ridges := next_block(self.first_ridge, self._tried, fixed)) is not None:
+            cg = self._begun(cg, ridges, factor)
             self._keep(cg.state)
+            judge = self._score if self.holdout is not None else None
             solution = cg.run(
-                STEPS, tolerance=TOLERANCE, score=self._score if self.holdout is not None else None,
-                gain=GAIN, patience=PATIENCE, after_step=self._keep,
-            )  # fmt: skip
-            score = cg.state.best_score if self.holdout is not None else 0.0
+                STEPS, tolerance=TOLERANCE, score=judge, gain=GAIN, patience=PATIENCE, after_step=self._keep
+            )
+            self._note(ridges, self._blocks(solution), cg.state.iteration)
+
+    def _note(self, ridges: list[float], solutions: np.ndarray, steps: int) -> None:
+        """Judge the solution of each lambda, and remember the best of all."""
+        for ridge, solution in zip(ridges, solutions, strict=True):
+            score = self._error(solution) if self.holdout is not None else 0.0
             if all(score < trial.score for trial in self._tried):
                 self._best = solution.copy()
-            self._tried.append(Trial(ridge, score, cg.state.iteration))
+            self._tried.append(Trial(ridge, score, steps))
             judged = f", hold-out squared error {score:.4g}" if self.holdout is not None else ""
-            self.reporter.note(f"lambda {ridge:.3g}: {cg.state.iteration} steps{judged}")
+            self.reporter.note(f"lambda {ridge:.3g}: {steps} steps{judged}")
 
     def _begun(
-        self, before: ConjugateGradients | None, ridge: float, factor: SampleFactor | NystromFactor
+        self, before: ConjugateGradients | None, ridges: list[float], factor: SampleFactor | NystromFactor
     ) -> ConjugateGradients:
-        preconditioner, cross = factor.at(ridge), self.moments.cross
-        if before is not None:
-            return before.at_ridge(ridge, cross, preconditioner)
+        """One preconditioner for all of them, made for the middle one."""
+        cross = np.tile(self.moments.cross, (len(ridges), 1))
+        shifts, preconditioner = np.repeat(ridges, len(self.moments.cross)), factor.at(ridges[len(ridges) // 2])
         system = NormalSystem(self.moments, lambda C, b: self.multiply(C, b, "conjugate gradients"))
         if self._resumed is not None:
-            return ConjugateGradients(system, ridge, preconditioner, self._resumed)
-        return ConjugateGradients.begin(system, cross, ridge, preconditioner)
+            resumed, self._resumed = self._resumed, None
+            return ConjugateGradients(system, shifts, preconditioner, resumed)
+        if before is None:
+            return ConjugateGradients.begin(system, cross, shifts, preconditioner)
+        nearest = 0 if ridges[0] > self.first_ridge else len(before.state.solution) // len(self.moments.cross) - 1
+        return self._rows_of(before, nearest, len(ridges)).at_ridge(shifts, cross, preconditioner)
+
+    def _rows_of(self, cg: ConjugateGradients, block: int, times: int) -> ConjugateGradients:
+        """The solutions of one lambda, several times over."""
+        k, state = len(self.moments.cross), cg.state
+        rows = np.tile(np.arange(block * k, (block + 1) * k), times)
+        begun = CGState(
+            state.solution[rows], state.residual[rows], state.direction[rows], state.rho[rows], state.target[rows]
+        )
+        return ConjugateGradients(cg.system, cg.ridge[rows, 0], cg.preconditioner, begun)
 
     def _keep(self, state: CGState) -> None:
         arrays = {CG + name: array for name, array in state.arrays().items()}
         self.keep("cg", {"tried": [asdict(trial) for trial in self._tried]}, {**arrays, BEST: self._best})
 
+    def _blocks(self, solution: np.ndarray) -> np.ndarray:
+        """(lambdas, outputs, D)."""
+        return solution.reshape(-1, *self.moments.cross.shape)
+
     def _score(self, solution: np.ndarray) -> float:
+        return min(self._error(part) for part in self._blocks(solution))
+
+    def _error(self, solution: np.ndarray) -> float:
         """Squared error on the hold-out rows, as a share of the variance of the targets."""
         assert self.holdout is not None
         assert self.holdout.y is not None

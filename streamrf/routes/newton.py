@@ -15,9 +15,9 @@ from streamrf.calibration import Calibration
 from streamrf.ledger import Ledger
 from streamrf.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss, robust_deviation
 from streamrf.routes.base import Fitted, Run
-from streamrf.routes.cg import GAIN, Trial, next_ridge
 from streamrf.routes.iterative import IterativeRoute, under
 from streamrf.routes.judging import as_read
+from streamrf.routes.walk import Trial, next_ridge
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.lbfgs import LBFGS, LBFGSState
 from streamrf.solvers.ridge import Weights
@@ -25,7 +25,7 @@ from streamrf.statistics.scores import Scores
 
 PASSES = 100  # at one lambda
 TOLERANCE = 1e-4  # of the gradient's first size, where no rows are held out
-PATIENCE = 3
+GAIN, PATIENCE = 0.001, 3  # points that do not lower the loss on hold-out rows by this share in so many end it
 CORNERS = (0.5, 0.1, 0.02)  # widths of the rounded corner of a quantile, in deviations of the residuals
 LAMBDA_SHARE = {"logistic": 1 / 8, "squared-hinge": 1.0, "huber": 0.5, "quantile": 0.5}  # of the squared loss's lambda
 LBFGS_ARRAYS, BEST = "lbfgs/", "best"

@@ -96,10 +96,12 @@ class ConjugateGradients:
         state.direction = self.preconditioner(state.residual)
         state.rho = row_dots(state.residual, state.direction)
 
-    def at_ridge(self, ridge: float, right_hand_side: np.ndarray, preconditioner: Preconditioner) -> ConjugateGradients:
+    def at_ridge(
+        self, ridge: float | np.ndarray, right_hand_side: np.ndarray, preconditioner: Preconditioner
+    ) -> ConjugateGradients:
         """Another lambda, from where this one stands: what is left of it is known, so no product is needed."""
         state, direction = self.state, preconditioner(right_hand_side)
-        residual = state.residual + (self.ridge - ridge) * state.solution
+        residual = state.residual + (self.ridge - np.reshape(ridge, (-1, 1))) * state.solution
         towards = preconditioner(residual)
         begun = CGState(
             state.solution.copy(), residual, towards, row_dots(residual, towards), row_dots(right_hand_side, direction)

@@ -15,7 +15,7 @@ def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
     """Rows of the sample (or rank of the sketch) that precondition: as many as help and fit."""
     if recipe.preconditioner == "nystrom":
         return rank(recipe, room)
-    rows = max(1000, min(MOST_ROWS, recipe.D))
+    rows = max(1000, min(MOST_ROWS, 2 * recipe.D))
     while rows > LEAST_ROWS and preconditioner_bytes(recipe, rows) > MEMORY_SHARE * room:
         rows = rows * 3 // 4
     return min(rows, n_rows)
