@@ -38,6 +38,7 @@ MAX_FOLDS = 100
 MAX_EPOCHS, MAX_SHARDS = 10_000, 100_000
 MAX_GRIDS, MAX_TABLE_BITS = 100_000, 24
 MAX_LANDMARKS, MAX_ITERATIONS = 10_000, 100_000
+MAX_SUPERVISED = 5000  # frequencies
 _CHOICES = {
     "form": FORMS, "scaling": SCALINGS, "bits": PRECISIONS, "map": (*KINDS, BINNING, ANY), "solver": SOLVERS,
     "preconditioner": PRECONDITIONERS,
@@ -136,6 +137,9 @@ class Recipe:
         dense = self.fourier_kind is None or not self.fourier_kind.structured
         self._check("metric", self.metric == NONE or dense, f"none (a metric would make {self.map} a dense matrix)")
         self._check("metric", self.metric == NONE or self.map != ANY, "none (any compares maps as they are)")
+        if self.map == "supervised":
+            most = MAX_SUPERVISED * (2 if self.settled_form == "pairs" else 1)
+            self._check("D", most >= self.D, f"at most {most:,} features, as learning from targets takes no more,")
         self._check(
             "landmarks", self.landmarks is None or 2 <= self.landmarks <= MAX_LANDMARKS, f"2 to {MAX_LANDMARKS:,}"
         )

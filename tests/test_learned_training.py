@@ -154,6 +154,8 @@ def test_too_few_rows_keep_the_start():
         ({"weight_decay": -1.0}, "--weight-decay -1.0"),
         ({"eta": -1.0}, "--eta -1.0"),
         ({"prediction_loss": "absolute"}, "--prediction-loss absolute"),
+        ({"map": "supervised", "D": 10_002}, "at most 10,000 features, as learning from targets takes no more"),
+        ({"map": "supervised", "D": 5001, "form": "phase"}, "at most 5,000 features"),
         ({"metric": "round"}, "--metric round: one of none, diagonal, full, learned"),
         ({"metric": "full", "map": "sorf"}, "a metric would make sorf a dense matrix"),
         ({"metric": "full", "map": "binning"}, "random binning finds a width for each column"),
@@ -252,7 +254,7 @@ def test_learning_takes_no_more_memory_than_planned(kind, D, d, rows):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < learning_bytes(recipe, d, rows) + 2**21
-    assert peak > 0.1 * learning_bytes(recipe, d, rows)
+    assert peak > 0.05 * learning_bytes(recipe, d, rows)
 
 
 def test_plain_maps_need_nothing_to_learn():
