@@ -15,6 +15,7 @@ import numpy as np
 from streamrf.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.engines.base import Engine, Pass
 from streamrf.glimpse import Glimpse
+from streamrf.errors import DataError, StorageError
 from streamrf.interrupts import Interrupted, deferred_interrupts
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.prepared import Prepared
@@ -82,11 +83,20 @@ class Passes:
         with deferred_interrupts() as asked:
             if self._stopping:
                 self.stop(job)
-            self.engine.run(job, _Watcher(self, asked.is_set))
+            self._run(job, _Watcher(self, asked.is_set))
             self._stopping = asked.is_set()  # at the last block, too late to stop there: before the next pass then
         self.reporter.finished()
         self._note_rows(job)
         return job.state
+
+    def _run(self, job: Pass[Any], watcher: _Watcher) -> None:
+        """What was summed before rows that cannot be read is kept: once they are mended, the run goes on from there."""
+        try:
+            self.engine.run(job, watcher)
+        except (DataError, StorageError):
+            if self.saving.checkpoint and job.whole:
+                self.save(job)
+            raise
 
     def _go_on(self, job: Pass[Any], saved: SavedPass) -> None:
         sums = {name[len(SUMS) :]: array for name, array in saved.arrays.items() if name.startswith(SUMS)}

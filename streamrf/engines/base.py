@@ -30,6 +30,7 @@ class Pass(Generic[S]):
     arrived: bool = False  # whether such rows have just come in
     collect: bool = False  # a watcher asks for them to come in, soon
     stop: bool = False  # and for nothing new to be begun
+    whole: bool = False  # whether ``state`` is that of the rows in ``done``, and not in the middle of a block
 
     @classmethod
     def start(cls, statistic: Statistic[S], source: Source, **settings: Any) -> Pass[S]:

@@ -29,8 +29,10 @@ class LocalEngine(Engine):
     def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
         for block, _, span in read_ahead(job.source, self._spans(job), job.nan):
             for rows, piece in pieces(block, span, job.statistic.piece_rows):
+                job.whole = False
                 job.statistic.update(job.state, piece, self.threads)
                 job.done.add(rows)
+                job.whole = True
                 job.dropped += len(rows) - len(piece)  # with the rows it is of: a run that stops here counts no other
                 watch(job)
         return job.state
