@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -249,6 +250,7 @@ def test_learning_takes_no_more_memory_than_planned(kind, D, d, rows):
     recipe = FIXED.with_(map=kind, D=D)
     short = Learning(iterations=1, steps=2)
     kernel = make_kernel("gaussian", length_scale=np.sqrt(d))
+    importlib.import_module("sklearn.cluster")  # slow while memory is traced
     tracemalloc.start()
     draw(kind, kernel, D // 2, d, 0, sample=X, targets=X[:, :2], learning=short)
     peak = tracemalloc.get_traced_memory()[1]

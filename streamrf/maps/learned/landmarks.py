@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,12 +34,15 @@ class Clusters:
     def find(cls, X: np.ndarray, n: int, seed: int) -> Clusters:
         """At most n clusters: k-means, by small batches where the sample is large."""
         from sklearn.cluster import KMeans, MiniBatchKMeans
+        from sklearn.exceptions import ConvergenceWarning
 
         if n > len(X):
             raise DataError(f"{n} clusters are wanted and the sample has {len(X)} rows: give more rows")
         options = {"n_clusters": n, "n_init": 1, "max_iter": ROUNDS, "random_state": seed}
         means = KMeans(**options) if X.size <= SMALL else MiniBatchKMeans(**options, batch_size=BATCH)
-        labels = means.fit(X).labels_
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer different rows than clusters, which is fine
+            labels = means.fit(X).labels_
         sizes = np.bincount(labels, minlength=n)
         starts = np.cumsum(sizes) - sizes
         return cls(X[np.argsort(labels, kind="stable")], starts[sizes > 0], sizes[sizes > 0])
