@@ -14,8 +14,8 @@ import numpy as np
 
 from streamrf.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.engines.base import Engine, Pass
-from streamrf.glimpse import Glimpse
 from streamrf.errors import DataError, StorageError
+from streamrf.glimpse import Glimpse
 from streamrf.interrupts import Interrupted, deferred_interrupts
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.prepared import Prepared

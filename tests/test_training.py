@@ -11,6 +11,7 @@ from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
+from streamrf.sampling import draw_sample
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.sources import ArraySource, open_source
 from streamrf.statistics.gram import Gram
@@ -324,3 +325,31 @@ def test_a_handful_of_rows_is_enough_for_a_model(rows):
     X = np.random.default_rng(0).standard_normal((rows, 2))
     result = train(ArraySource(X, np.arange(rows) + 0.5), Recipe(D=8))
     assert result.model.story["rows"] == rows
+
+
+class Torn(ArraySource):
+    """Has rows that cannot be read, until they are mended."""
+
+    mended = False
+
+    def read(self, span):
+        if span.stop > 2000 and not Torn.mended:
+            raise DataError("chunk 4 cannot be decoded")
+        return super().read(span)
+
+
+def test_what_was_summed_before_an_unreadable_chunk_is_kept(tmp_path, reference, monkeypatch):
+    X, y, expected = reference
+    settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=3600)
+    read = []
+    monkeypatch.setattr(Torn, "mended", False)
+    source = Torn(X, y, chunk_rows=500)
+    monkeypatch.setattr("streamrf.training.draw_sample", lambda _, *rest: draw_sample(ArraySource(X, y), *rest))
+    with pytest.raises(DataError, match="chunk 4"):
+        run_in_small_spans(source, settings, Reporter(), threads=1)
+    monkeypatch.setattr(Torn, "mended", True)
+    monkeypatch.setattr(Torn, "read", lambda self, span: read.append(span) or ArraySource.read(self, span))
+    with Threads(1) as pool:
+        again = Training(source, FIXED, settings, Reporter(), pool).run()
+    assert again.state.digest() == expected
+    assert min(span.start for span in read) >= 2000
