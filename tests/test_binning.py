@@ -1,5 +1,6 @@
 """Random binning against naive references: the same slots, the kernel it stands for, and exact sums."""
 
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError, InputError, MismatchError, NumericalError
+from streamrf.errors import DataError, FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.kernels import Gaussian, Laplacian
-from streamrf.maps.binning import BinningMap, GammaWidths, hash_multipliers, occupancy
+from streamrf.maps.binning import BinningMap, GammaWidths, hash_multipliers, occupancy, width_law
 from streamrf.maps.binning_normal import BinningNormal, OccupiedSlots, add_counts, add_product, add_values, scores
+from streamrf.maps.build import map_from_parts
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.threads import Threads
 
@@ -318,3 +320,60 @@ def test_what_cannot_be_is_refused(threads):
         BinningNormal([], 8, threads)
     with pytest.raises(MismatchError, match="3 targets"):
         BinningNormal([map.indices(rows_of(5, 3))], map.slots, threads).targets(np.zeros((1, 3), np.int64))
+
+
+# -- as a feature map of a model
+
+
+def test_features_are_zeros_and_a_one_for_each_grid(threads):
+    map = BinningMap.draw(GammaWidths(), 3, 5, 6, 2)
+    X = rows_of(40, 3)
+    assert (map.dense(X, threads) == dense(map, X) / np.sqrt(5)).all()
+    assert map.n_features == dense(map, X).shape[1]
+
+
+def test_scores_are_those_of_the_dense_features(threads):
+    map = BinningMap.draw(GammaWidths(), 3, 5, 6, 2)
+    X, rng = rows_of(300, 3), np.random.default_rng(1)
+    weights = rng.standard_normal((map.n_features, 2)).astype(np.float32)
+    found = map.scorer(weights, np.array([1.0, -2.0])).scores(X, threads)
+    np.testing.assert_allclose(found, dense(map, X) @ weights + [1.0, -2.0], rtol=1e-12)
+
+
+def test_a_map_survives_its_parts_and_a_pickle():
+    map = BinningMap.draw(GammaWidths(), 3, 5, 6, 2**40 + 1, metric=np.array([1.0, np.inf, 2.0]))
+    X = rows_of(50, 3)
+    for again in (map_from_parts(*map.to_parts()), pickle.loads(pickle.dumps(map))):
+        assert (again.indices(X) == map.indices(X)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("bits", lambda parts: parts[0].update(bits=31)),
+        ("bits", lambda parts: parts[0].update(bits=True)),
+        ("seed", lambda parts: parts[0].update(seed="7")),
+        ("float32", lambda parts: parts[1].update({"binning.widths": np.ones((5, 3))})),
+        ("shape", lambda parts: parts[1].update({"binning.shifts": np.zeros((4, 3), np.float32)})),
+        ("positive", lambda parts: parts[1]["binning.widths"].fill(-1)),
+        ("finite", lambda parts: parts[1]["binning.shifts"].fill(np.inf)),
+        ("finite", lambda parts: parts[1]["binning.widths"].fill(np.nan)),
+        ("widths", lambda parts: parts[1].update({"binning.widths": np.zeros((0, 3), np.float32)})),
+    ],
+)
+def test_damaged_parts_are_refused(name, change):
+    parts = BinningMap.draw(GammaWidths(), 3, 5, 6, 2).to_parts()
+    change(parts)
+    with pytest.raises(FileFormatError, match=name if name != "bits" else "grids are damaged"):
+        map_from_parts(*parts)
+
+
+def test_laws_of_widths_have_names():
+    assert width_law("laplacian") == width_law("bins:2") == GammaWidths(2.0)
+    assert width_law("bins:4.5") == GammaWidths(4.5)
+    for name, reason in {
+        "bins:": "is wanted", "bins:1": "above 1", "bins:x": "above 1", "bins:nan": "above 1",
+        "gaussian": "negative near 0", "matern32": "not a product", "nonsense": "no kernel",
+    }.items():  # fmt: skip
+        with pytest.raises(InputError, match=reason):
+            width_law(name)

@@ -95,12 +95,11 @@ def test_constant_columns_and_targets_are_harmless():
     assert not nothing.trial.predictions.any()
 
 
-def test_rounds_are_as_many_as_asked_for_and_fewer_where_they_are_dear(search):
+def test_rounds_are_as_many_as_asked_for_and_fewer_where_they_are_dear(search, monkeypatch):
     assert len(list(search.rounds(0))) == 1
     assert search.affordable_rounds() == 10
-    with Threads(1) as threads:
-        wide = Rows(np.zeros((40_000, 1500), np.float32), np.zeros((40_000, 1)))
-        assert WidthSearch(wide, Rows(wide.X[:9], wide.Y[:9]), threads).affordable_rounds() == 2
+    monkeypatch.setattr("streamrf.binning_pilot.WORK", 2.5 * 2 * 3000 * 32 * (6 + 50))
+    assert search.affordable_rounds() == 2
 
 
 def test_few_outputs_keeps_few_and_mixes_many():
