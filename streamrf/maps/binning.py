@@ -210,7 +210,7 @@ class BinningMap(FeatureMap):
         bits, seed = document["bits"], document["seed"]
         if type(bits) is not int or type(seed) is not int or widths.dtype != np.float32 or shifts.dtype != np.float32:
             raise FileFormatError(
-                "the model's grids are damaged: whole numbers and float32 widths and shifts are wanted"
+                "the model's grids are damaged: whole bits and seed, float32 widths and shifts are wanted"
             )
         if not widths.size or not np.isfinite(shifts).all() or np.isnan(widths).any():
             raise FileFormatError(
