@@ -352,4 +352,4 @@ def test_what_was_summed_before_an_unreadable_chunk_is_kept(tmp_path, reference,
     with Threads(1) as pool:
         again = Training(source, FIXED, settings, Reporter(), pool).run()
     assert again.state.digest() == expected
-    assert min(span.start for span in read) >= 2000
+    assert all(span.start >= 2000 or len(span) < 500 for span in read)  # a fingerprint looks at a few rows
