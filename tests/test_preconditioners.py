@@ -10,6 +10,7 @@ from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.precision import make_precision
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
+from streamrf.solvers.eigen_factor import EigenFactor, leading
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.spectrum import Spectrum
 from streamrf.threads import ALONE, Threads
@@ -123,3 +124,25 @@ def test_both_save_most_of_the_steps():
     by_sketch = steps_needed(S, ridge, NystromFactor(test @ S, test, 1e-12).at(ridge))
     assert by_sample <= plain / 3
     assert by_sketch <= plain / 2
+
+
+def test_leading_directions_are_those_of_the_whole_spectrum():
+    _, rows = sample("float64", rows=300)
+    K = rows.dual(ALONE)
+    whole = np.tril(K) + np.tril(K, -1).T
+    values, vectors = leading(K, 20)
+    np.testing.assert_allclose(values[:15], np.linalg.eigvalsh(whole)[::-1][:15], rtol=1e-3)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(20), atol=1e-10)
+
+
+def test_the_factor_for_mini_batches_inverts_its_leading_directions():
+    _, rows = sample("float64", rows=300)
+    factor = EigenFactor.of(rows, 20, ALONE)
+    S = rows.back(rows.times(np.eye(D)))
+    first = factor.U[:10].astype(np.float64)
+    np.testing.assert_allclose(first @ first.T, np.eye(10), atol=1e-3)
+    for direction, value in zip(first, factor.values, strict=False):
+        found = factor.apply(direction[None].astype(np.float32), 1e-4)[0]
+        np.testing.assert_allclose(found, direction / (value + 1e-4), atol=0.02 / (value + 1e-4))
+    assert factor.trace == pytest.approx(np.trace(S), rel=1e-6)
+    assert factor.leverage(1e-4) > 20 * 0.5

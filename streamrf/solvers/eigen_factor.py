@@ -10,6 +10,8 @@ import scipy.linalg as sla
 from streamrf.solvers.preconditioners import SampleRows
 from streamrf.threads import Threads
 
+SPARE, ROUNDS = 16, 3  # vectors beyond those wanted, and products with all of them
+
 
 @dataclass(frozen=True)
 class EigenFactor:
@@ -25,8 +27,7 @@ class EigenFactor:
         m, trace = len(dual), float(np.trace(dual))
         rank = max(1, min(rank, m // 2))
         with threads.blas_for(m):
-            values, vectors = sla.eigh(dual, lower=True, subset_by_index=(m - rank, m - 1), check_finite=False)
-        values, vectors = values[::-1], vectors[:, ::-1]
+            values, vectors = leading(dual, rank)
         kept = values > 1e-10 * values[0]
         values, vectors = values[kept], vectors[:, kept]
         U = rows.back(np.ascontiguousarray(vectors.T)) / np.sqrt(values)[:, None]
@@ -43,5 +44,17 @@ class EigenFactor:
         gain = (1.0 / (self.values + shift) - rest).astype(np.float32)
         return np.float32(rest) * gradient + ((gradient @ self.U.T) * gain) @ self.U
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"U": self.U, "values": self.values, "trace": np.array([self.trace])}
+
+def leading(lower: np.ndarray, rank: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues, falling, and their vectors (m, r), of a matrix given by its lower triangle.
+
+    Subspace iteration from random vectors, a few more than are wanted: rough at the end of the list, where little hangs
+    on it, and much quicker than all of the spectrum.
+    """
+    m = len(lower)
+    start = np.random.default_rng([seed, 0x4547]).standard_normal((m, min(m, rank + SPARE)))
+    basis = np.linalg.qr(start)[0]
+    for _ in range(ROUNDS):
+        basis = np.linalg.qr(sla.blas.dsymm(1.0, lower, basis, lower=1))[0]
+    values, vectors = np.linalg.eigh(basis.T @ sla.blas.dsymm(1.0, lower, basis, lower=1))
+    return values[::-1][:rank], (basis @ vectors)[:, ::-1][:, :rank]
