@@ -333,7 +333,7 @@ class Torn(ArraySource):
     mended = False
 
     def read(self, span):
-        if span.stop > 2000 and not Torn.mended:
+        if span.start <= 2200 < span.stop and not Torn.mended:
             raise DataError("chunk 4 cannot be decoded")
         return super().read(span)
 
@@ -352,4 +352,4 @@ def test_what_was_summed_before_an_unreadable_chunk_is_kept(tmp_path, reference,
     with Threads(1) as pool:
         again = Training(source, FIXED, settings, Reporter(), pool).run()
     assert again.state.digest() == expected
-    assert all(span.start >= 2000 or len(span) < 500 for span in read)  # a fingerprint looks at a few rows
+    assert sum(map(len, read)) < 1500  # what is left, and a few rows for the fingerprint
