@@ -18,6 +18,7 @@ class Batch(Source):
         self.n_rows, self.n_features, self.n_outputs = source.n_rows, source.n_features, source.n_outputs
         self.x_dtype, self.y_dtype, self.feature_names = source.x_dtype, source.y_dtype, source.feature_names
         self.columns, self.target_names = source.columns, source.target_names
+        self.columns, self.target_names = source.columns, source.target_names
 
     def fingerprint(self) -> str:
         return hashlib.sha256(f"{self._source.fingerprint()} in batch {self._number}".encode()).hexdigest()
