@@ -151,9 +151,17 @@ def test_the_plan_command_reads_no_rows(tmp_path, monkeypatch):
     assert streamrf("plan", tmp_path / "t.zarr", "--D", "100").code == 0
 
 
+@pytest.mark.parametrize("options", [("--D", "4000"), ("--D", "1000", "--preconditioner", "nystrom")])
+def test_iterative_routes_keep_to_the_plan(tmp_path, options):
+    data = big_zarr(tmp_path / "t.zarr", 3000, 4, 500)
+    fixed = (*FIXED, "--solver", "cg", "--bits", "8", "--out", tmp_path / "m.model")
+    said, peak = measured("train", data, *options, *fixed)
+    assert peak <= said["memory"]["projected"] <= said["memory"]["budget"]
+
+
 def test_a_plan_that_does_not_fit_shows_itself_and_says_both_numbers(tmp_path):
     data = big_zarr(tmp_path / "t.zarr", 1000, 4, 500)
-    answer = streamrf("plan", data, "--D", "20000", "--memory", "1GB", "--json")
+    answer = streamrf("plan", data, "--D", "20000", "--solver", "cholesky", "--memory", "1GB", "--json")
     projected = answer.json["memory"]["projected"]
     assert answer.code == 6
     assert projected > 10**9
