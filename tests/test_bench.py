@@ -20,7 +20,7 @@ from benchlib import contest, growth, larger, ours, page, tables, tables23
 from benchlib.context import Context
 from benchlib.machine import describe, version
 from benchlib.peers import __main__ as peers
-from benchlib.peers.common import Cosines, Scaling, Sums
+from benchlib.peers.common import Cosines, Scaling, Sums, solved
 from benchlib.places import PAGE, RESULTS
 from benchlib.results import Results, read
 from benchlib.running import Ended, run
@@ -130,7 +130,8 @@ def test_kept_results_name_no_folder_and_no_host():
 
 
 SETTINGS = {
-    "D": 48, "scaling": "standard", "length_scale": 2.5, "ridge": 1e-4, "C": 10.0, "alpha": 1e-6, "loss": "hinge",
+    "D": 48, "scaling": "standard", "length_scale": 2.5, "ridge": 1e-4, "C": 10.0, "alpha": 1e-6, "eta0": 0.1,
+    "loss": "hinge",
     "epochs": 2, "rounds": 3, "num_leaves": 15, "max_depth": 4, "learning_rate": 0.3, "toy": True,
 }  # fmt: skip
 
@@ -182,6 +183,13 @@ def test_sums_give_the_weights_of_ridge():
     Zc, yc = Z - Z.mean(axis=0), y - y.mean(axis=0)
     np.testing.assert_allclose(w, np.linalg.solve(Zc.T @ Zc / 200 + 0.1 * np.eye(5), Zc.T @ yc / 200), rtol=1e-9)
     np.testing.assert_allclose(a, y.mean(axis=0) - Z.mean(axis=0) @ w, atol=1e-12)
+
+
+def test_sums_that_rounding_spoilt_are_solved_at_a_larger_penalty():
+    sums = Sums(np.diag([1.0, -5e-6]), np.ones((2, 1)), np.zeros(2), np.zeros(1), 1)
+    with pytest.raises(np.linalg.LinAlgError):
+        sums.weights(1e-6)
+    np.testing.assert_allclose(solved(sums, 1e-6)[0], sums.weights(1e-5)[0], rtol=1e-9)
 
 
 def test_cosines_approximate_the_gaussian_kernel():

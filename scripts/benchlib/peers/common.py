@@ -175,6 +175,16 @@ class Sums:
         return w, ym - zm @ w
 
 
+def solved(sums: Sums, ridge: float, lower: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Weights at this penalty, or at the next power of ten at which sums in floats are still positive definite."""
+    for factor in (1, 10, 100, 1000):
+        try:
+            return sums.weights(factor * ridge, lower)
+        except np.linalg.LinAlgError:
+            continue
+    return sums.weights(1e4 * ridge, lower)
+
+
 def linear(features: Callable[[np.ndarray], np.ndarray], w: np.ndarray, a: np.ndarray, classes: int) -> Callable:
     w, a = w.astype(np.float32), a.astype(np.float32)
     return lambda X: decide(features(X) @ w + a, classes)

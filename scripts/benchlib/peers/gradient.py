@@ -11,6 +11,7 @@ import numpy as np
 from benchlib.peers.common import Job, Scaling
 
 BLOCK = 4096
+MILESTONES = (1, 2, 3, 5, 10, 20, 50)  # epochs after which the error is looked at, besides the last
 
 
 def make_sgd(job: Job) -> Any:
@@ -19,7 +20,7 @@ def make_sgd(job: Job) -> Any:
     alpha = job.settings["alpha"]
     if job.classes:
         return SGDClassifier(loss=job.settings["loss"], alpha=alpha, average=True, random_state=0, n_jobs=job.threads)
-    return SGDRegressor(alpha=alpha, average=True, random_state=0)
+    return SGDRegressor(alpha=alpha, eta0=job.settings["eta0"], average=True, random_state=0)
 
 
 def make_sampler(job: Job) -> tuple[Scaling, Any]:
@@ -46,7 +47,7 @@ def predictor(model: Any, features: Any, mean: float, spread: float, classes: in
 
 
 def sklearn(job: Job) -> float:
-    """Some epochs, in blocks; the error after each is kept, and its time is not counted."""
+    """Some epochs, in blocks; the error after some is kept, and its time is not counted."""
     (scaling, sampler), (mean, spread) = job.timed(lambda: (make_sampler(job), unit(job)))
     model, errors = make_sgd(job), []
 
@@ -55,8 +56,9 @@ def sklearn(job: Job) -> float:
 
     for epoch in range(job.settings["epochs"]):
         job.timed(lambda: one_epoch(job, model, features, mean, spread))
-        errors.append(job.error(predictor(copy.deepcopy(model), features, mean, spread, job.classes)))
-        job.curve.append((f"{epoch + 1} epochs", job.seconds, errors[-1]))
+        if epoch + 1 in (*MILESTONES, job.settings["epochs"]):
+            errors.append(job.error(predictor(copy.deepcopy(model), features, mean, spread, job.classes)))
+            job.curve.append((f"{epoch + 1} epochs", job.seconds, errors[-1]))
     return errors[-1]
 
 
@@ -93,22 +95,22 @@ def dask_ml(job: Job) -> float:
 
 
 def tune(job: Job) -> dict[str, Any]:
-    """Penalty and loss by a hold-out of the sample, one pass of five epochs each."""
+    """Penalty and loss, or penalty and first step, by a hold-out of the sample and ten epochs each."""
     X, y = job.sample()
     cut = 3 * len(X) // 4
     scaling, sampler = make_sampler(job)
     mean, spread = unit(job)
     Z = sampler.transform(scaling(X))
     start, found = time.perf_counter(), []
-    for loss in ("hinge", "log_loss") if job.classes else ("squared_error",):
+    for loss, eta0 in (("hinge", 0.01), ("log_loss", 0.01)) if job.classes else ((None, e) for e in (0.01, 0.1, 1.0)):
         for alpha in (1e-7, 1e-6, 1e-5, 1e-4):
-            job.settings.update(alpha=alpha, loss=loss)
+            job.settings.update(alpha=alpha, loss=loss, eta0=eta0)
             model = make_sgd(job)
             more = {"classes": np.arange(job.classes)} if job.classes else {}
-            for _ in range(5):
+            for _ in range(min(10, max(5, job.settings["epochs"]))):
                 model.partial_fit(Z[:cut], y[:cut] if job.classes else (y[:cut] - mean) / spread, **more)
             said = model.predict(Z[cut:])
             wrong = (said != y[cut:]).mean() if job.classes else ((mean + spread * said - y[cut:]) ** 2).mean()
-            found.append((float(wrong), alpha, loss))
-    _, alpha, loss = min(found)
-    return {"alpha": alpha, "loss": loss, "seconds": time.perf_counter() - start, "tried": len(found)}
+            found.append((float(wrong), alpha, loss, eta0))
+    _, alpha, loss, eta0 = min(found, key=lambda each: each[0])
+    return {"alpha": alpha, "loss": loss, "eta0": eta0, "seconds": time.perf_counter() - start, "tried": len(found)}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchlib.peers.common import Job, Sums, linear, make_features, targets
+from benchlib.peers.common import Job, Sums, linear, make_features, solved, targets
 
 BLOCK = 8192
 
@@ -24,7 +24,7 @@ def by_hand(job: Job, dtype: type, add: Callable[[np.ndarray, np.ndarray], np.nd
             C += Z.T @ Y.astype(dtype)
             z += Z.sum(axis=0, dtype=np.float64)
             y += Y.sum(axis=0, dtype=np.float64)
-        return Sums(G, C, z, y, job.rows).weights(job.settings["ridge"], lower)
+        return solved(Sums(G, C, z, y, job.rows), job.settings["ridge"], lower)
 
     w, a = job.timed(fit)
     return job.error(linear(lambda X: cosines(scaling(X)), w, a, job.classes))
@@ -90,7 +90,7 @@ def dask_array(job: Job) -> float:
         with threadpool_limits(1), dask.config.set(scheduler="threads", num_workers=job.threads):
             parts = dask.compute(*wanted)
         with threadpool_limits(job.threads):
-            return Sums(*parts, job.rows).weights(job.settings["ridge"])
+            return solved(Sums(*parts, job.rows), job.settings["ridge"])
 
     w, a = job.timed(fit)
     return job.error(linear(lambda X: cosines(scaling(X)), w, a, job.classes))
