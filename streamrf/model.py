@@ -174,7 +174,9 @@ def _why_no_statistics(recipe: dict[str, Any]) -> str:
             "is a model of random binning, which has no sums that rows can join or leave: train anew on the rows you"
             " want, or with Fourier features (--D)"
         )
-    return "was saved without its statistics (--no-statistics): train anew to have them"
+    if recipe.get("solver", "cholesky") not in ("auto", "cholesky"):
+        return f"was fitted by --solver {recipe['solver']}, which leaves no sums: train anew with --solver cholesky"
+    return "was saved without its statistics (--no-statistics, or weights of rows): train anew to have them"
 
 
 def versions() -> dict[str, str]:

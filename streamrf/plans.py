@@ -20,6 +20,7 @@ from streamrf.pilot import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.plan_iterative import (
     ALIVE,
     CROSSING,
+    SHORT,
     STEPS,
     WORTH,
     iterative_parts,
@@ -149,7 +150,9 @@ def _choose(direct: Plan, cg: Plan, source: Source, recipe: Recipe, outputs: int
     rates = rates_of_this_machine(recipe.bits, threads)
     seconds = {plan.solver: _totals(plan, source, recipe, outputs, rates) for plan in (direct, cg)}
     direct.others = cg.others = seconds
-    if cg.projected > cg.budget or seconds["cg"]["total"] > WORTH * seconds["cholesky"]["total"]:
+    needed = {name: found["total"] - found["pilot"] for name, found in seconds.items()}
+    quick = needed["cholesky"] < SHORT or needed["cg"] > WORTH * needed["cholesky"]
+    if quick or cg.projected > cg.budget:
         return direct
     cg.why = (
         f"about {STEPS['cg']} passes of conjugate gradients are estimated at {format_seconds(seconds['cg']['total'])},"

@@ -293,7 +293,7 @@ def test_folds_without_rows_are_refused():
 
 def test_the_plan_counts_a_state_for_each_fold():
     X, y = smooth(400)
-    recipe = FIXED.with_(D=3000)
+    recipe = FIXED.with_(D=3000, solver="cholesky")
     plain, folded = (
         make_plan(ArraySource(X, y), recipe.with_(cv=cv), outputs=1, threads=1, budget=None) for cv in (None, 5)
     )

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from commands import done
+from commands import done, streamrf
 from scipy.stats import multivariate_normal
 from tables import labelled, smooth, write_zarr
 
@@ -149,3 +149,12 @@ def test_classes_have_no_deviation(tmp_path):
 def test_sums_that_were_not_kept_are_missed(tmp_path):
     recipe = Recipe(D=30, kernel="gaussian", length_scale=2.0, scaling="standard", pilot="none", bits="8")
     refused(tmp_path, smooth(300)[1], recipe, "without its statistics", keep=False)
+
+
+def test_models_of_other_solvers_say_why_they_have_no_sums(tmp_path):
+    recipe = Recipe(D=30, kernel="gaussian", length_scale=2.0, scaling="standard", pilot="none", bits="8", solver="cg")
+    model = train(ArraySource(*smooth(300)), recipe, Settings(threads=1)).model
+    model.save(tmp_path / "m.model")
+    answer = streamrf("update", tmp_path / "m.model", write_zarr(tmp_path / "t.zarr", *smooth(300)))
+    assert answer.code == InputError.exit_code
+    assert "--solver cg, which leaves no sums" in answer.sentence
