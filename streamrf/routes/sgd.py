@@ -24,7 +24,8 @@ from streamrf.statistics.descent import Descent, Pace
 from streamrf.statistics.row_weights import row_weights
 
 EPOCHS = 10
-BATCH, RANK, EIGEN_ROWS = 512, 256, 4000
+BATCH, RANK = 512, 256
+LEAST_ROWS, MOST_ROWS, ROWS_SHARE = 1000, 4000, 16  # of the sample that is looked at: a sixteenth of all, within bounds
 PART_ROWS, PART_BYTES = 65_536, 64 * 2**20  # rows that are shuffled together
 LENGTHS = (4.0, 1.0, 0.25, 0.0625)  # tried on the sample, in units of what leverages allow
 DECAY = 0.75  # of the length of steps
@@ -68,12 +69,18 @@ class SGDRoute(IterativeRoute):
         return asked if asked is not None else self.first_ridge * LAMBDA_SHARE.get(self.recipe.loss, 1.0)
 
     def _leading_directions(self) -> EigenFactor:
-        assert self.sample is not None
-        rows = self.sample.take(slice(0, EIGEN_ROWS))
+        rows = self._few
         X = self.prepared.scaling.transform(rows.X, self.prepared.map.precision.inputs)
         weights = row_weights(self._as_read(rows), self.prepared.coding, self.weighting.class_weights)
         sample = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, weights)
-        return EigenFactor.of(sample, RANK, self.threads)
+        return EigenFactor.of(sample, min(RANK, len(rows) // 4), self.threads)
+
+    @property
+    def _few(self) -> Block:
+        """So few rows of the sample that looking at them takes a small part of an epoch; spread over all of it."""
+        assert self.sample is not None
+        rows = int(np.clip(self.run.source.n_rows // ROWS_SHARE, LEAST_ROWS, MOST_ROWS))
+        return self.sample.take(slice(0, None, -(-len(self.sample) // rows)))
 
     def _chosen_pace(self) -> Pace:
         """The longest steps that pay on the sample: judged on rows that were held out, or on the sample itself."""
@@ -85,8 +92,7 @@ class SGDRoute(IterativeRoute):
 
     def _trial(self, pace: Pace) -> float:
         """The loss after one leg through the sample at this pace."""
-        assert self.sample is not None
-        rows = _InMemory(self._as_read(self.sample))
+        rows = _InMemory(self._as_read(self._few))
         leg = self._leg(rows, ((Span(0, rows.n_rows),),), self._origin(), 0, (self.recipe.seed, 99), pace)
         state = leg.zero()
         leg.update(state, Block(np.zeros((1, 1)), np.zeros(1), np.zeros(1, np.int64)), self.threads)
