@@ -13,8 +13,8 @@ from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
 from streamrf.errors import InputError
 from streamrf.model import Model
-from streamrf.planning import plan_run
-from streamrf.plans import Plan
+from streamrf.planning.choose import plan_run
+from streamrf.planning.plans import Plan
 from streamrf.prediction import (
     SPAN_BYTES,
     SPAN_ROWS,

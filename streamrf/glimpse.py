@@ -11,9 +11,9 @@ import numpy as np
 from streamrf.engines.base import Pass
 from streamrf.errors import NumericalError
 from streamrf.maps.scores import Scorer
+from streamrf.pilot.trial import wrong_classes
 from streamrf.prepared import Prepared
 from streamrf.reporting import Reporter
-from streamrf.ridge_trial import wrong_classes
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.sources.base import Block
 from streamrf.statistics.fitting import FittingState

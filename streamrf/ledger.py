@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-from streamrf import safejson
 from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.sources.base import Source, Span
+from streamrf.storing import safejson
 from streamrf.units import format_count
 
 

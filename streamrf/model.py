@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import streamrf
-from streamrf.archive import Archive, read_archive, write_archive
 from streamrf.calibration import Calibration
 from streamrf.columns.document import Columns, names_from_json, names_to_json
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
@@ -20,10 +19,11 @@ from streamrf.maps.base import FeatureMap, RowScorer
 from streamrf.maps.binning import BinningMap
 from streamrf.maps.build import map_from_parts
 from streamrf.recipe import Recipe
-from streamrf.scaling import Scaling
+from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Source
 from streamrf.statistics.gram import GramState
+from streamrf.storing.archive import Archive, read_archive, write_archive
 from streamrf.targets import CLASSIFICATION, TargetCoding
 from streamrf.threads import Threads
 

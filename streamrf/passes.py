@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from streamrf.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.engines.base import Engine, Pass
 from streamrf.errors import DataError, StorageError
 from streamrf.glimpse import Glimpse
@@ -23,6 +22,7 @@ from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.marks import no_marks
+from streamrf.storing.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.units import format_count
 
 S = TypeVar("S", bound=State)

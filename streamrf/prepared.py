@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import safejson
 from streamrf.calibration import Calibration
 from streamrf.columns.document import Columns, names_from_json, names_to_json
 from streamrf.ledger import Ledger
@@ -16,8 +15,9 @@ from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import map_from_parts
 from streamrf.model import Model
 from streamrf.recipe import Recipe
-from streamrf.scaling import Scaling
+from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import Weights
+from streamrf.storing import safejson
 from streamrf.targets import TargetCoding
 
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import inf
 from typing import Any
 
-from streamrf import safejson
 from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import make_kernel
 from streamrf.look import TASKS
@@ -17,6 +16,7 @@ from streamrf.maps.frequencies import KINDS, Kind, kind_of
 from streamrf.maps.learning import Learning
 from streamrf.precision import PRECISIONS
 from streamrf.sources.screening import POLICIES
+from streamrf.storing import safejson
 
 AUTO, NONE = "auto", "none"
 ANY, BINNING = "any", BinningMap.kind  # as maps: whatever the pilot finds best; random binning. All others are Fourier

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamrf.pilot import Trial
-    from streamrf.plans import Plan
+    from streamrf.pilot.fourier import Trial
+    from streamrf.planning.plans import Plan
 
 log = logging.getLogger("streamrf")
 

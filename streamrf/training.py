@@ -12,14 +12,9 @@ from typing import Any
 import numpy as np
 
 from streamrf import memory
-from streamrf.binning_choice import BinningPilot, Settled, best_of_both, build_binning
-from streamrf.binning_plan import cache_on_workers
-from streamrf.checkpoint import Checkpoint, SavedPass
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
-from streamrf.files import check_free_space
 from streamrf.kernels import make_kernel
-from streamrf.learning_story import map_sentence, with_names
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets, settle_targets
 from streamrf.maps.base import FeatureMap
@@ -27,20 +22,25 @@ from streamrf.maps.build import build_fourier
 from streamrf.maps.frequencies import kind_of
 from streamrf.model import Model
 from streamrf.passes import Passes, Saving
-from streamrf.pilot import PilotRun, budget_seconds, defaults, sample_rows
-from streamrf.plans import Plan
-from streamrf.planning import plan_run
+from streamrf.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
+from streamrf.pilot.fourier import PilotRun, budget_seconds, defaults, sample_rows
+from streamrf.pilot.learning_story import map_sentence, with_names
+from streamrf.pilot.sampling import draw_sample
+from streamrf.planning.binning import cache_on_workers
+from streamrf.planning.choose import plan_run
+from streamrf.planning.plans import Plan
 from streamrf.precision import make_precision
 from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.reporting import Reporter
 from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
-from streamrf.sampling import draw_sample
-from streamrf.scaling import Scaling, fit_scaling
+from streamrf.scaling.scaling import Scaling, fit_scaling
 from streamrf.sources.base import Block, Source
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.moments import Moments
+from streamrf.storing.checkpoint import Checkpoint, SavedPass
+from streamrf.storing.files import check_free_space
 from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
 from streamrf.units import format_bytes, format_count

@@ -79,8 +79,8 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
 
 def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
     """Let a model that was loaded from ``path`` say how sure it is, by the sums that are kept beside it."""
-    from streamrf.archive import read_archive
     from streamrf.model import KIND, statistics_of
+    from streamrf.storing.archive import read_archive
 
     if model.is_classifier or model.recipe.loss != "squared":
         what = "predicts classes" if model.is_classifier else f"was fitted by the {model.recipe.loss} loss"

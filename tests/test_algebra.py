@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
 
-from streamrf import plans as plan
 from streamrf.algebra import (
     Statistics,
     Work,
@@ -29,15 +28,16 @@ from streamrf.algebra import (
     update,
 )
 from streamrf.algebra.strict import retrain
-from streamrf.archive import read_archive
 from streamrf.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.interrupts import Interrupted
 from streamrf.ledger import RowSet, ledger_of
 from streamrf.model import Model
+from streamrf.planning import plans as plan
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.shards import Shards
+from streamrf.storing.archive import read_archive
 from streamrf.threads import Threads
 from streamrf.training import Settings, Training, train
 

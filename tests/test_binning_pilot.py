@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from streamrf.binning_pilot import (
+from streamrf.errors import DataError
+from streamrf.pilot.widths import (
     Rows,
     WidthSearch,
     choose_widths,
@@ -11,7 +12,6 @@ from streamrf.binning_pilot import (
     default_grids,
     few_outputs,
 )
-from streamrf.errors import DataError
 from streamrf.threads import Threads
 
 
@@ -98,7 +98,7 @@ def test_constant_columns_and_targets_are_harmless():
 def test_rounds_are_as_many_as_asked_for_and_fewer_where_they_are_dear(search, monkeypatch):
     assert len(list(search.rounds(0))) == 1
     assert search.affordable_rounds() == 10
-    monkeypatch.setattr("streamrf.binning_pilot.WORK", 2.5 * 2 * 3000 * 32 * (6 + 50))
+    monkeypatch.setattr("streamrf.pilot.widths.WORK", 2.5 * 2 * 3000 * 32 * (6 + 50))
     assert search.affordable_rounds() == 2
 
 

@@ -10,12 +10,12 @@ from cluster_tools import local_cluster
 from commands import done, everything_in, streamrf
 from tables import labelled, smooth, write_zarr
 
-from streamrf import binning_plan
-from streamrf.binning_plan import CachePlan, cache_on_workers, choose_cache, plan_binning, settled_sizes
 from streamrf.errors import BudgetError, InputError
 from streamrf.interrupts import Interrupted
 from streamrf.model import Model
-from streamrf.planning import plan_run
+from streamrf.planning import binning as binning_plan
+from streamrf.planning.binning import CachePlan, cache_on_workers, choose_cache, plan_binning, settled_sizes
+from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.routes import binning as route
@@ -507,7 +507,7 @@ def test_what_is_given_decides_which_maps_are_compared(shelf, options, map, monk
         asked.append(recipe)
         raise InputError("enough")
 
-    monkeypatch.setattr("streamrf.planning.plan_run", noted)
+    monkeypatch.setattr("streamrf.planning.choose.plan_run", noted)
     streamrf("plan", shelf / "data.zarr", *options)
     assert asked[0].map == map
     assert asked[0].D in (64, 2000)

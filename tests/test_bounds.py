@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf import bounds
+from streamrf.comparing import bounds
 from streamrf.errors import InputError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw, draw_phases

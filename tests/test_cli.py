@@ -23,7 +23,7 @@ from streamrf import errors
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
 from streamrf.model import Model
-from streamrf.pilot import PilotRun
+from streamrf.pilot.fourier import PilotRun
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource
@@ -490,7 +490,7 @@ def test_a_damaged_model_is_refused(shelf, tmp_path):
 
 
 def test_no_space_is_noticed(shelf, tmp_path, monkeypatch):
-    monkeypatch.setattr("streamrf.files.free_bytes", lambda path: 1000)
+    monkeypatch.setattr("streamrf.storing.files.free_bytes", lambda path: 1000)
     answer = streamrf("train", shelf / "train.zarr", *FAST, "--out", tmp_path / "m.model", "--quiet")
     check_refusal(answer, errors.StorageError, "needs .* and 1.00 kB are free")
     assert not everything_in(tmp_path)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf import safejson
 from streamrf.columns import Column, Columns, Handling, learning
 from streamrf.columns.encoding import Encoder
 from streamrf.columns.learning import learn_columns
@@ -21,6 +20,7 @@ from streamrf.errors import DataError, FileFormatError, InputError
 from streamrf.frames.base import Frame
 from streamrf.sources import Span, open_source
 from streamrf.sources.coding import learn_coding
+from streamrf.storing import safejson
 
 
 class TableFrame(Frame):

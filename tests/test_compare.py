@@ -13,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
 
-from streamrf import bounds, calibrate, comparison, epsilon, plots
-from streamrf.comparison import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
+from streamrf import plots
+from streamrf.comparing import bounds, epsilon
+from streamrf.comparing import maps as comparison
+from streamrf.comparing.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
 from streamrf.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import KINDS, draw, draw_phases, kind_of
-from streamrf.pilot import RIDGES
+from streamrf.pilot.fourier import RIDGES
+from streamrf.planning import rates as calibrate
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 from tables import labelled, smooth, write_zarr
 
-from streamrf import plans as plan
 from streamrf.algebra import Statistics
-from streamrf.calibrate import Rates
 from streamrf.errors import InputError
 from streamrf.interrupts import Interrupted
-from streamrf.plans import estimate_seconds, make_plan
+from streamrf.planning import plans as plan
+from streamrf.planning.plans import estimate_seconds, make_plan
+from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
-from streamrf.scaling import fit_scaling
+from streamrf.scaling.scaling import fit_scaling
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block

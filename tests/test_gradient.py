@@ -8,7 +8,7 @@ from streamrf.errors import FileFormatError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.precision import make_precision
-from streamrf.scaling import fit_scaling
+from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.gradient import BATCH, Gradient
 from streamrf.statistics.opening import Opening

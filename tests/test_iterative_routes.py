@@ -12,13 +12,13 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.class_weight import compute_sample_weight
 from tables import labelled, smooth, write_zarr
 
-import streamrf.plans as plan
-from streamrf.calibrate import Rates
+import streamrf.planning.plans as plan
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.errors import BudgetError, InputError
 from streamrf.interrupts import Interrupted
 from streamrf.losses import Huber
-from streamrf.plans import make_plan
+from streamrf.planning.plans import make_plan
+from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.routes.walk import Trial, next_block, next_ridge

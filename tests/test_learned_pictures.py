@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 from commands import streamrf
 
-from streamrf.comparison import Bench, compare
+from streamrf.comparing.maps import Bench, compare
+from streamrf.comparing.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
 from streamrf.errors import InputError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
@@ -16,7 +16,6 @@ from streamrf.maps.learned.ekal import fit_weights, relative_error
 from streamrf.recipe import Recipe
 from streamrf.sources.base import Block
 from streamrf.sources.memory import ArraySource
-from streamrf.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
 from streamrf.threads import Threads
 
 pytest.importorskip("matplotlib")
@@ -54,7 +53,7 @@ def test_learned_maps_are_measured_at_every_number_of_landmarks(found):
 
 
 def test_errors_are_drawn_against_landmarks(found):
-    from streamrf.learned_plots import landmarks_figure
+    from streamrf.comparing.learned_plots import landmarks_figure
 
     figure = landmarks_figure(found)
     assert [axes.get_title() for axes in figure.axes] == ["8 features", "16 features"]
@@ -68,7 +67,7 @@ def test_errors_are_drawn_against_landmarks(found):
 
 
 def test_without_landmarks_there_is_no_such_picture(threads):
-    from streamrf.learned_plots import landmarks_figure
+    from streamrf.comparing.learned_plots import landmarks_figure
 
     plain = compare(ArraySource(*ring(60)), PLAIN, kinds=["mc"], Ds=[8], seeds=1, rows=30, threads=threads)
     with pytest.raises(InputError, match="no map of this comparison has landmarks"):
@@ -80,7 +79,7 @@ def bench(X, y, threads):
 
 
 def test_frequencies_of_two_columns_are_shown_as_they_are(threads):
-    from streamrf.learned_plots import spectra_figure
+    from streamrf.comparing.learned_plots import spectra_figure
 
     own = bench(*ring(200), threads)
     seen = spectra(own, ["mc", "weighted"], 20, 3)

@@ -16,11 +16,11 @@ from commands import streamrf
 
 from streamrf.errors import InputError
 from streamrf.kernels import make_kernel
-from streamrf.learning_plan import learning_bytes
-from streamrf.learning_story import learning_rows, map_sentence, with_names
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learning import Learning
 from streamrf.model import Model
+from streamrf.pilot.learning_story import learning_rows, map_sentence, with_names
+from streamrf.planning.learning import learning_bytes
 from streamrf.recipe import Recipe
 from streamrf.sources.memory import ArraySource
 from streamrf.threads import Threads

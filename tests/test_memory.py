@@ -13,10 +13,10 @@ from commands import PROJECT, streamrf
 from tables import smooth
 
 from streamrf import memory
-from streamrf.calibrate import Rates
-from streamrf.plans import COMPILED, estimate_seconds, make_plan
+from streamrf.pilot.sampling import _read, draw_sample, random_runs
+from streamrf.planning.plans import COMPILED, estimate_seconds, make_plan
+from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
-from streamrf.sampling import _read, draw_sample, random_runs
 from streamrf.sources import ArraySource
 from streamrf.sources.zarr import ZarrSource
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from streamrf.errors import InputError
 from streamrf.maps.learned import Judged, apply_factor, gradient_outer_product, learn_metric
 from streamrf.maps.learned.metric import root
-from streamrf.metric_pilot import few_outputs, forms_for
-from streamrf.pilot import PilotRun
+from streamrf.pilot.fourier import PilotRun
+from streamrf.pilot.metric import few_outputs, forms_for
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
-from streamrf.scaling import fit_scaling
+from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Block
 from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
@@ -271,9 +271,9 @@ def test_a_settled_recipe_learns_the_same_metric_again(threads):
 
 def test_gradients_are_those_of_the_predictor_that_was_measured(threads):
     """The pilot's own weights and features, beside finite differences of its scores."""
-    from streamrf.metric_pilot import TrialFits
-    from streamrf.pilot import Trial
-    from streamrf.ridge_trial import RidgeTrial
+    from streamrf.pilot.fourier import Trial
+    from streamrf.pilot.metric import TrialFits
+    from streamrf.pilot.trial import RidgeTrial
 
     X = np.random.default_rng(0).normal(size=(400, 3))
     run, recipe = piloted(X, np.sin(X[:, 0]) + X[:, 1], threads, metric="none", bits="float64")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrf.errors import DataError
-from streamrf.sampling import draw_sample, random_runs
+from streamrf.pilot.sampling import draw_sample, random_runs
 from streamrf.sources import ArraySource
 
 N = 10_000

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
-from streamrf.scaling import (
+from streamrf.scaling.kernels import _log1p
+from streamrf.scaling.scaling import (
     EIGENVALUE_FLOOR,
     KNOTS,
     SCALINGS,
@@ -15,7 +16,6 @@ from streamrf.scaling import (
     fit_scaling,
     heavy_tailed,
 )
-from streamrf.scaling_kernels import _log1p
 from streamrf.statistics.moments import moments_of
 
 CHANGING = tuple(kind for kind in SCALINGS if kind != "none")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.maps.binning import BinningMap, GammaWidths
-from streamrf.scaling import fit_scaling
+from streamrf.scaling.scaling import fit_scaling
 from streamrf.slots import DISK, MEMORY, NOWHERE, SlotCache, SlotMaker, SlotSource, let_go
 from streamrf.slots.maker import MOST_RUNS, maker_of, slot_maker
 from streamrf.slots.source import reopen

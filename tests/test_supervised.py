@@ -11,8 +11,7 @@ from scipy.optimize import minimize
 from streamrf.errors import DataError, InputError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
-from streamrf.maps.learned import learn_supervised
-from streamrf.maps.learned import machine
+from streamrf.maps.learned import learn_supervised, machine
 from streamrf.maps.learned.machine import LOSSES, Fit, Moments, Products, least_squares, loss_named
 from streamrf.maps.learned.supervised import Rows, default_rounds, features, mistakes, prediction_slope, prepared
 

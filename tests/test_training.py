@@ -9,9 +9,9 @@ from streamrf.errors import BudgetError, DataError, InputError, MismatchError
 from streamrf.interrupts import Interrupted
 from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
+from streamrf.pilot.sampling import draw_sample
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
-from streamrf.sampling import draw_sample
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.sources import ArraySource, open_source
 from streamrf.statistics.gram import Gram

@@ -15,7 +15,7 @@ from streamrf.maps.build import build_fourier
 from streamrf.model import Model
 from streamrf.precision import make_precision
 from streamrf.recipe import Recipe
-from streamrf.scaling import fit_scaling
+from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
 from streamrf.statistics.gram import Gram

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from streamrf.algebra.agreement import check_source, check_targets
 from streamrf.algebra.statistics import Statistics
-from streamrf.checkpoint import Checkpoint
 from streamrf.errors import InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets
@@ -17,6 +16,7 @@ from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, BINNING, Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
+from streamrf.storing.checkpoint import Checkpoint
 from streamrf.threads import Threads
 from streamrf.training import Settings, Training
 

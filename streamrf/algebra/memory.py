@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamrf import memory
-from streamrf.archive import read_archive
 from streamrf.errors import BudgetError
-from streamrf.plans import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
+from streamrf.planning.plans import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
+from streamrf.storing.archive import read_archive
 from streamrf.units import format_bytes
 
 

@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.algebra.agreement import check_possible, check_room_for, check_same
-from streamrf.archive import Archive, read_archive, write_archive
 from streamrf.calibration import Calibration
 from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
@@ -21,6 +20,7 @@ from streamrf.products import Layout
 from streamrf.products.there import ChosenThere
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.storing.archive import Archive, read_archive, write_archive
 from streamrf.targets import REGRESSION
 from streamrf.threads import Threads
 from streamrf.validation import GcvPath

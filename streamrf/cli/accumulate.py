@@ -30,8 +30,8 @@ def command(prepared: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf merge north.stats south.stats --out both.model
     """
     from streamrf.algebra import accumulate, load_prepared
-    from streamrf.archive import check_target
     from streamrf.cli.statistics import report, show, working
+    from streamrf.storing.archive import check_target
 
     start, out, overwrite = time.monotonic(), Path(options["out"]), options["overwrite"]
     check_target(out, overwrite)

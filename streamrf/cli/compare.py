@@ -76,7 +76,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
       streamrf compare data.zarr --maps mc,ekal-cluster --D 400 --frequencies frequencies.png
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.comparison import compare
+    from streamrf.comparing.maps import compare
     from streamrf.plots import check_picture
     from streamrf.threads import Threads
 
@@ -105,9 +105,9 @@ def _draw(found: Any, plot: str | None, drawn: str | None, overwrite: bool) -> N
     """The pictures that were asked for."""
     if not (plot or drawn):
         return
-    from streamrf.learned_plots import landmarks_figure, spectra_figure
+    from streamrf.comparing.learned_plots import landmarks_figure, spectra_figure
+    from streamrf.comparing.spectra import spectra
     from streamrf.plots import comparison_figure, save
-    from streamrf.spectra import spectra
 
     if plot:
         swept = any(cell.landmarks for cell in found.cells)

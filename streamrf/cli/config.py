@@ -88,7 +88,7 @@ def setting_names(command: click.Command) -> dict[str, click.Parameter]:
 def _saving(command: click.Command, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def wrapped(config: str | None = None, save_config: str | None = None, **params: Any) -> Any:
-        from streamrf.files import atomic_write, refuse_existing
+        from streamrf.storing.files import atomic_write, refuse_existing
 
         if save_config:
             refuse_existing(Path(save_config))

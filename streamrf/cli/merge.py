@@ -33,9 +33,9 @@ def command(parts: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.algebra.changes import combine
     from streamrf.algebra.memory import check_budget
-    from streamrf.archive import check_target
     from streamrf.cli.statistics import report, show, write
     from streamrf.errors import InputError
+    from streamrf.storing.archive import check_target
     from streamrf.threads import Threads
 
     out, overwrite = Path(options["out"]), options["overwrite"]

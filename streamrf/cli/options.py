@@ -191,8 +191,8 @@ def make_recipe(options: dict[str, Any], *, comparable: bool = True) -> Any:
 
 def make_settings(options: dict[str, Any], out: Path) -> Any:
     """How the pass is carried out, from the run, memory and checkpoint options."""
-    from streamrf.checkpoint import Checkpoint
     from streamrf.errors import InputError
+    from streamrf.storing.checkpoint import Checkpoint
     from streamrf.training import Settings
 
     place, none = options.pop("checkpoint"), options.pop("no_checkpoint")

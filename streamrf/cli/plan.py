@@ -49,8 +49,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf plan data.zarr --D 20000 --scheduler tcp://head:8786
       streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
     """
-    from streamrf.epsilon import assess
-    from streamrf.planning import estimate_run, plan_run
+    from streamrf.comparing.epsilon import assess
+    from streamrf.planning.choose import estimate_run, plan_run
     from streamrf.reporting import Reporter
     from streamrf.threads import Threads
 

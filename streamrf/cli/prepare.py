@@ -38,9 +38,9 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf prepare sample.parquet --target label --classes cat,dog,bird --out recipe.prepared
     """
     from streamrf.algebra import Work, prepare, save_prepared
-    from streamrf.archive import check_target
     from streamrf.cli.display import make_reporter
     from streamrf.cli.statistics import show
+    from streamrf.storing.archive import check_target
     from streamrf.threads import Threads
     from streamrf.training import Settings, chosen
 

@@ -31,8 +31,8 @@ def command(statistics: str, **options: Any) -> None:
     """
     from streamrf.algebra import Statistics
     from streamrf.algebra.memory import check_budget
-    from streamrf.archive import check_target
     from streamrf.cli.statistics import report, show
+    from streamrf.storing.archive import check_target
     from streamrf.threads import Threads
 
     out = Path(options["out"] or Path(statistics).with_suffix(".model"))

@@ -61,7 +61,7 @@ def working(options: dict[str, Any], out: Path) -> Iterator[Any]:
 
 def place(read: str, options: dict[str, Any]) -> tuple[Path, bool]:
     """Where the result goes, and whether something there may be replaced."""
-    from streamrf.archive import check_target
+    from streamrf.storing.archive import check_target
 
     out, overwrite = options.pop("out"), options.pop("overwrite")
     target, replaces = Path(out or read), overwrite or out is None

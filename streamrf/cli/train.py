@@ -61,8 +61,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf train --config run.toml
       streamrf train s3://bucket/data.zarr --D 5000 --scheduler tcp://head:8786
     """
-    from streamrf.archive import check_target
     from streamrf.cli.display import make_reporter
+    from streamrf.storing.archive import check_target
     from streamrf.threads import Threads
     from streamrf.training import Training
 
@@ -181,7 +181,7 @@ def _place(cache: str) -> str:
 
 def show(report: dict[str, Any]) -> None:
     from streamrf.cli.display import print_table
-    from streamrf.learning_story import learning_rows
+    from streamrf.pilot.learning_story import learning_rows
     from streamrf.units import format_bytes, format_count, format_seconds
 
     chosen, seconds, memory = report["chosen"], report["seconds"], report["memory"]

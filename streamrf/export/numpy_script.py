@@ -11,7 +11,7 @@ import numpy as np
 
 from streamrf.errors import InputError
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
-from streamrf.files import atomic_write, refuse_existing
+from streamrf.storing.files import atomic_write, refuse_existing
 
 HEAD = '''"""Predictions of a streamrf model in plain numpy; {data} beside this file holds its numbers.
 

@@ -16,7 +16,7 @@ from streamrf.errors import InputError
 from streamrf.export.onnx_binning import binned
 from streamrf.export.onnx_graph import Graph
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
-from streamrf.files import atomic_write
+from streamrf.storing.files import atomic_write
 
 ML = "ai.onnx.ml"
 

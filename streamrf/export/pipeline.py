@@ -17,7 +17,7 @@ from streamrf.maps.binning import BinningMap, hash_multipliers
 from streamrf.maps.cosine import SINE
 from streamrf.maps.fourier import FourierMap
 from streamrf.model import Model
-from streamrf.scaling import Scaling
+from streamrf.scaling.scaling import Scaling
 
 DENSE, STRUCTURED, BINNING = "dense", "structured", "binning"
 TURN = np.float32(1 / (2 * np.pi))  # of projections that come in radians

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamrf.files import atomic_write, refuse_existing
 from streamrf.model import Model
 from streamrf.plots import load_matplotlib
 from streamrf.report import sections
 from streamrf.report.evidence import Evidence, gather_evidence
 from streamrf.report.page import Section, page
 from streamrf.sources.base import Source
+from streamrf.storing.files import atomic_write, refuse_existing
 from streamrf.threads import Threads
 from streamrf.training import describe_targets
 from streamrf.units import format_count, format_seconds

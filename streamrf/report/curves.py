@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.kernel_error import relative_error
+from streamrf.comparing.kernel_error import relative_error
 from streamrf.kernels import Kernel
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamrf.calibration import Calibration
 from streamrf.passes import Passes
-from streamrf.plans import Plan
+from streamrf.planning.plans import Plan
 from streamrf.prepared import Prepared
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamrf.errors import InputError
-from streamrf.files import storage_errors
 from streamrf.sinks.base import Columns, RowBuffer, Sink
 from streamrf.sinks.npy import NpySink
 from streamrf.sources.base import Span
-from streamrf.storage import without_credentials
+from streamrf.storing.files import storage_errors
+from streamrf.storing.storage import without_credentials
 
 Blocks = Iterable[tuple[int, Columns]]  # the first row of each block, and its columns; one follows the other
 ENDINGS = (".zarr", ".parquet", ".npy")

@@ -19,7 +19,7 @@ from streamrf.errors import ExistsError
 from streamrf.sinks.base import Columns, RowBuffer, Sink
 from streamrf.sinks.parts import Blocks, Parts
 from streamrf.sources.base import Span
-from streamrf.storage import open_storage
+from streamrf.storing.storage import open_storage
 
 DONE = "_SUCCESS"
 _PART = re.compile(r"part-\d+-[0-9a-f]{8}\.parquet")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamrf.errors import ExistsError
-from streamrf.files import atomic_directory, refuse_existing, storage_errors, sync_directory
+from streamrf.storing.files import atomic_directory, refuse_existing, storage_errors, sync_directory
 
 _PART = re.compile(r"part-\d+\.parquet")
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")

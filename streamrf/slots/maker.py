@@ -10,7 +10,7 @@ import numpy as np
 
 from streamrf.errors import MismatchError
 from streamrf.maps.binning import BinningMap
-from streamrf.scaling import Scaling
+from streamrf.scaling.scaling import Scaling
 from streamrf.slots.cache import NOWHERE, SlotCache
 from streamrf.sources.base import Block, Span
 from streamrf.threads import Threads

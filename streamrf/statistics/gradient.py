@@ -21,7 +21,7 @@ from streamrf.errors import FileFormatError, InputError
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.scores import BATCH, Scorer
 from streamrf.products.base import LIMITS
-from streamrf.scaling import Scaling
+from streamrf.scaling.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums

@@ -17,7 +17,7 @@ from streamrf.errors import FileFormatError, InputError, NumericalError
 from streamrf.maps.base import FeatureMap
 from streamrf.products import PRODUCT_ROWS, Layout, Product, choose_product
 from streamrf.products.there import ChosenThere
-from streamrf.scaling import Scaling
+from streamrf.scaling.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.row_weights import row_weights

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import bounds
+from streamrf.comparing import bounds
+from streamrf.comparing.kernel_error import approximate_kernel
 from streamrf.errors import InputError
-from streamrf.kernel_error import approximate_kernel
 from streamrf.kernels import Kernel, make_kernel
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier
 from streamrf.maps.frequencies import KINDS, kind_of
-from streamrf.pilot import defaults, sample_rows
+from streamrf.pilot.fourier import defaults, sample_rows
+from streamrf.pilot.sampling import draw_sample
 from streamrf.precision import make_precision
 from streamrf.recipe import AUTO, Recipe
-from streamrf.sampling import draw_sample
-from streamrf.scaling import fit_scaling
+from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Source
 from streamrf.threads import Threads
 

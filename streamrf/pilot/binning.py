@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.binning_pilot import (
+from streamrf.maps.binning import BinningMap, occupancy, width_law
+from streamrf.pilot.fourier import DEFAULTS, VALIDATION, PilotRun, Trial
+from streamrf.pilot.trial import wrong_classes
+from streamrf.pilot.widths import (
     RIDGE,
     Rows,
     WidthSearch,
@@ -19,13 +22,10 @@ from streamrf.binning_pilot import (
     choose_widths,
     few_outputs,
 )
-from streamrf.binning_plan import settled_sizes, trial_grids
-from streamrf.maps.binning import BinningMap, occupancy, width_law
-from streamrf.pilot import DEFAULTS, VALIDATION, PilotRun, Trial
+from streamrf.planning.binning import settled_sizes, trial_grids
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.reporting import Reporter
-from streamrf.ridge_trial import wrong_classes
-from streamrf.scaling import Scaling, fit_scaling
+from streamrf.scaling.scaling import Scaling, fit_scaling
 from streamrf.sources.base import Block
 from streamrf.targets import REGRESSION, TargetCoding
 from streamrf.threads import Threads

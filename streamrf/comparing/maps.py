@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from streamrf import memory
+from streamrf.comparing.kernel_error import feature_block, relative_error
 from streamrf.errors import BudgetError, DataError, InputError, NumericalError
-from streamrf.kernel_error import feature_block, relative_error
 from streamrf.kernels import Kernel, make_kernel
 from streamrf.look import TargetScan, settle_targets
 from streamrf.maps.base import FeatureMap
@@ -22,13 +22,13 @@ from streamrf.maps.build import build_fourier
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import KINDS, kind_of
 from streamrf.maps.learning import Learning
-from streamrf.pilot import RIDGES, defaults
+from streamrf.pilot.fourier import RIDGES, defaults
+from streamrf.pilot.sampling import draw_sample
+from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.precision import make_precision
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
-from streamrf.ridge_trial import RidgeTrial, wrong_classes
-from streamrf.sampling import draw_sample
-from streamrf.scaling import fit_scaling
+from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Block, Source
 from streamrf.targets import CLASSIFICATION, TargetCoding
 from streamrf.threads import ALONE, Threads, available_cores

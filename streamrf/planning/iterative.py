@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from streamrf.calibrate import Rates, measure_rates
 from streamrf.maps.scores import BATCH
+from streamrf.planning.rates import Rates, measure_rates
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.sources.base import Source
 from streamrf.threads import Threads

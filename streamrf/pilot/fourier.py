@@ -20,11 +20,11 @@ from streamrf.kernels import make_kernel, median_length_scale
 from streamrf.maps.build import build_fourier, default_kind
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import kind_of
+from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.precision import PRECISIONS, make_precision
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.reporting import Reporter
-from streamrf.ridge_trial import RidgeTrial, wrong_classes
-from streamrf.scaling import Scaling, fit_scaling, heavy_tailed
+from streamrf.scaling.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
@@ -139,7 +139,7 @@ class PilotRun:
     def with_metric(self, best: Trial) -> tuple[Trial, Trial]:
         """The trial with a learned metric and a width of its own, and the isotropic one that it came from; the trial
         as it is, twice, where no metric is clearly better."""
-        from streamrf.metric_pilot import MetricStage
+        from streamrf.pilot.metric import MetricStage
 
         self.any_ridge = True
         stage = MetricStage(self, best)

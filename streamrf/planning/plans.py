@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from streamrf import memory
-from streamrf.calibrate import Rates
 from streamrf.engines.local import AHEAD
 from streamrf.errors import BudgetError
-from streamrf.learning_plan import learning_bytes
-from streamrf.pilot import PILOT_D, RIDGES, budget_seconds, sample_rows
-from streamrf.plan_iterative import (
+from streamrf.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
+from streamrf.planning.iterative import (
     ALIVE,
     CROSSING,
     SHORT,
@@ -27,7 +25,9 @@ from streamrf.plan_iterative import (
     iterative_seconds,
     rates_of_this_machine,
 )
-from streamrf.plan_iterative import CURES as ITERATIVE_CURES
+from streamrf.planning.iterative import CURES as ITERATIVE_CURES
+from streamrf.planning.learning import learning_bytes
+from streamrf.planning.rates import Rates
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeSolver

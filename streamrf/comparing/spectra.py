@@ -15,7 +15,7 @@ from streamrf.maps.learned import Pairs
 from streamrf.maps.learned.ekal import fit_weights
 
 if TYPE_CHECKING:
-    from streamrf.comparison import Bench
+    from streamrf.comparing.maps import Bench
 
 GRID = "grid"
 GRID_SIDE, GRID_ROWS = 25, 400

@@ -19,7 +19,7 @@ from streamrf.maps.learned.metric import (
     gradient_outer_product,
     learn_metric,
 )
-from streamrf.pilot import SMALL_D, SMALL_ROWS, Measured, PilotRun, Trial
+from streamrf.pilot.fourier import SMALL_D, SMALL_ROWS, Measured, PilotRun, Trial
 from streamrf.recipe import AUTO, NONE
 
 ROWS = 24_000  # of a round's fits, judges included

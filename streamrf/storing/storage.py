@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from streamrf.errors import MissingDependencyError, StorageError, StreamRFError
-from streamrf.files import (
+from streamrf.storing.files import (
     AnyPath,
     atomic_write,
     check_free_space,
@@ -23,7 +23,7 @@ from streamrf.files import (
     sync_directory,
     write_durably,
 )
-from streamrf.tensors import Readable, Writable
+from streamrf.storing.tensors import Readable, Writable
 
 Writer = Callable[[Writable], object]
 _BUCKET_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})

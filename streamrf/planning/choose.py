@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamrf.binning_plan import estimate_binning, measure_binning, pilot_bytes, plan_binning
-from streamrf.calibrate import measure_rates
 from streamrf.errors import InputError
-from streamrf.pilot import sample_rows
-from streamrf.plans import SLACK, Plan, estimate_seconds, make_plan
+from streamrf.pilot.fourier import sample_rows
+from streamrf.planning.binning import estimate_binning, measure_binning, pilot_bytes, plan_binning
+from streamrf.planning.plans import SLACK, Plan, estimate_seconds, make_plan
+from streamrf.planning.rates import measure_rates
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
 from streamrf.sources.base import Source
 from streamrf.threads import Threads

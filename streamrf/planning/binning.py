@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from streamrf import memory
-from streamrf.binning_pilot import PILOT_GRIDS, default_bits, default_grids
-from streamrf.calibrate import READ_RATE
 from streamrf.engines.local import AHEAD
 from streamrf.maps.binning import BinningMap, GammaWidths
 from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_values, scores
-from streamrf.pilot import budget_seconds, sample_rows
-from streamrf.plans import (
+from streamrf.pilot.fourier import budget_seconds, sample_rows
+from streamrf.pilot.widths import PILOT_GRIDS, default_bits, default_grids
+from streamrf.planning.plans import (
     COMPILED,
     DEFAULT_BUDGET_SHARE,
     LEAST_SPAN_BYTES,
@@ -31,6 +30,7 @@ from streamrf.plans import (
     Plan,
     holdout_share,
 )
+from streamrf.planning.rates import READ_RATE
 from streamrf.recipe import Recipe
 from streamrf.slots.cache import DISK, MEMORY, NOWHERE
 from streamrf.sources.base import Source

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.comparison import Cell, Comparison
+from streamrf.comparing.maps import Cell, Comparison
+from streamrf.comparing.spectra import Spectra, Spectrum
 from streamrf.errors import InputError
 from streamrf.plots import GRID, INK, OTHER, STYLES, load_matplotlib
-from streamrf.spectra import Spectra, Spectrum
 
 PANEL = 3.6  # inches
 

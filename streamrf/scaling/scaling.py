@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
-from streamrf.scaling_kernels import rotate_rows, shift_and_stretch, take_logs, take_ranks
+from streamrf.scaling.kernels import rotate_rows, shift_and_stretch, take_logs, take_ranks
 from streamrf.statistics.exact_sum import as_floats
 from streamrf.statistics.moments import MomentsState, moments_of
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.scores import Scorer
-from streamrf.scaling import Scaling
+from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.sources.base import Block
 from streamrf.statistics.gram import Gram

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamrf import safejson
 from streamrf.errors import FileFormatError, MismatchError
-from streamrf.files import AnyPath
-from streamrf.storage import open_storage
-from streamrf.tensors import (
+from streamrf.storing import safejson
+from streamrf.storing.files import AnyPath
+from streamrf.storing.storage import open_storage
+from streamrf.storing.tensors import (
     Arrays,
     HashingReader,
     HashingWriter,

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamrf import safejson
 from streamrf.errors import FileFormatError, InputError
+from streamrf.storing import safejson
 from streamrf.units import format_bytes
 
 MAX_HEADER_BYTES = 8 * 2**20

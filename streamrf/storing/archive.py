@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import streamrf
-from streamrf import safejson
 from streamrf.errors import ExistsError, FileFormatError, InputError, MismatchError
-from streamrf.files import (
+from streamrf.storing import safejson
+from streamrf.storing.files import (
     AnyPath,
     atomic_directory,
     check_free_space,
@@ -27,7 +27,7 @@ from streamrf.files import (
     storage_errors,
     write_durably,
 )
-from streamrf.tensors import (
+from streamrf.storing.tensors import (
     Arrays,
     HashingReader,
     HashingWriter,

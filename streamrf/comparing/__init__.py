@@ -1,0 +1,1 @@
+"""Maps side by side: errors of kernels, bounds, spectra, pictures."""

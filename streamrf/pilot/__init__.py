@@ -1,0 +1,1 @@
+"""Choosing settings on a sample of rows, before the passes."""

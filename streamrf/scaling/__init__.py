@@ -1,0 +1,1 @@
+"""Scaling of columns before the map."""

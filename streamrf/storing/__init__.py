@@ -1,0 +1,1 @@
+"""What lies on disk: files that are whole or not there, JSON, arrays, archives, checkpoints."""
