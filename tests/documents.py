@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from commands import FAST, PROJECT, done
+from pyarrow import csv
 from tables import smooth, write_zarr
 
 LANGUAGES = ("python", "console", "bash", "text", "json")
@@ -93,12 +94,14 @@ def _make(path: Path) -> None:
     if path.suffix == ".zarr":
         write_zarr(path, X, y, chunk=400)
     elif path.suffix == ".parquet" and "*" not in path.name:
-        _write_parquet(path, X, y)
+        pq.write_table(_table(X, y), path)
+    elif path.suffix == ".csv":
+        csv.write_csv(_table(X, y), path)
     elif path.suffix == ".model":
         _make(data := path.with_name(f"behind-{path.stem}.zarr"))
         done("train", data, *FAST, "--out", path, "--quiet")
 
 
-def _write_parquet(path: Path, X: np.ndarray, y: np.ndarray) -> None:
+def _table(X: np.ndarray, y: np.ndarray) -> pa.Table:
     columns = {name: X[:, j] for j, name in enumerate(COLUMNS)}
-    pq.write_table(pa.table({**columns, "y": y, "price": y + X[:, 0]}), path)
+    return pa.table({**columns, "y": y, "price": y + X[:, 0]})
