@@ -1,0 +1,1 @@
+"""Where the summing happens: in this process, or on a Dask cluster."""

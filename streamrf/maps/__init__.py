@@ -1,0 +1,1 @@
+"""Feature maps: Fourier features with frequencies drawn or learned, and random binning."""

@@ -1,0 +1,1 @@
+"""From sums to weights."""

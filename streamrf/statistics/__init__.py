@@ -1,0 +1,1 @@
+"""What is summed over rows: each a commutative group of plain arrays."""
