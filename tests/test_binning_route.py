@@ -336,7 +336,7 @@ def test_a_plan_grows_with_grids_and_slots():
     small, more, wider = planned(), planned(FIXED.with_(grids=24)), planned(FIXED.with_(table_bits=12))
     assert small.projected < more.projected < wider.projected
     with pytest.raises(BudgetError, match="lower --grids or --table-bits"):
-        planned(FIXED.with_(grids=500, table_bits=20), budget=10**9).check()
+        planned(FIXED.with_(grids=500, table_bits=20), budget=8 * 10**9).check()
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ REFUSALS = {
     "large tables": (("--map", "binning", "--table-bits", "40"), "--table-bits 40: a number from 1 to 24"),
     "cv": (("--map", "binning", "--cv", "5"), "is judged by --holdout rows"),
     "metric": (("--map", "binning", "--metric", "full"), "finds a width for each column"),
-    "memory": (("--map", "binning", "--grids", "900", "--table-bits", "20", "--memory", "1GB"), "lower --grids"),
+    "memory": (("--map", "binning", "--grids", "900", "--table-bits", "20", "--memory", "8GB"), "lower --grids"),
 }
 
 

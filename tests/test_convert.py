@@ -210,7 +210,7 @@ FAULTS = {
         "a,t\n" + "".join(f"1,word {i}\n" for i in range(200)), [], errors.DataError, "'t' .*200 diff.*100.*--exclude t"
     ),
     "text refused": ("a,t\n1,x\n", ["--categories", "error"], errors.DataError, "'t' .*not numeric.*--categories"),
-    "no memory": ("a,b\n1,2\n", ["--memory", "1MB"], errors.BudgetError, "about .* MB, and --memory allows 1.00 MB"),
+    "no memory": ("a,b\n1,2\n", ["--memory", "1MB"], errors.BudgetError, "about .*B, and --memory allows 1.00 MB"),
     "no chunk": ("a,b\n1,2\n", ["--chunk-rows", "0"], errors.InputError, "--chunk-rows 0"),
     "for another format": ("a,b\n1,2\n", ["--n-features", "3"], errors.InputError, "--n-features is about LIBSVM"),
 }  # fmt: skip

@@ -276,8 +276,11 @@ class TestReads:
         failures, reads, place = (tmp_path / name for name in ("failures", "reads", "kept"))
         failures.mkdir(), reads.mkdir()
         settings = Settings(checkpoint=place, checkpoint_every=0.3, engine=ClusterEngine(client, group_seconds=0.1))
-        with flaky(client, 5000, 10**6, failures), pytest.raises(StorageError):
-            train(open_source(data), FIXED, settings)
+        for _ in range(5):  # the worker that fails may hold what others need to save: then nothing is saved
+            with flaky(client, 5000, 10**6, failures), pytest.raises(StorageError):
+                train(open_source(data), FIXED, settings)
+            if place.exists() and list(place.glob("*.json")):
+                break
         saved = saved_rows(place)
         assert saved > 0
         with slow(client, reads, 0.0):

@@ -24,7 +24,7 @@ def task_of(context: Context) -> Task:
     )
     return Task(
         "larger", tables, 0, 64 if context.quick else 500, 4, timeout=360, limit=LIMIT, epochs=1,
-        rounds=3 if context.quick else 50, more=(("stream", True),), options=("--memory", "900MB"),
+        rounds=3 if context.quick else 50, more=(("stream", True),), options=("--memory", "4GB" if context.quick else "900MB"),
     )  # fmt: skip
 
 
