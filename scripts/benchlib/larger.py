@@ -22,9 +22,10 @@ def task_of(context: Context) -> Task:
         generated(folder / "train.zarr", rows, INPUTS),
         generated(folder / "test.zarr", max(500, rows // 100), INPUTS, seed=1),
     )
+    budget = "4GB" if context.quick else "900MB"  # the toy runs in a process that has loaded much else
     return Task(
         "larger", tables, 0, 64 if context.quick else 500, 4, timeout=360, limit=LIMIT, epochs=1,
-        rounds=3 if context.quick else 50, more=(("stream", True),), options=("--memory", "4GB" if context.quick else "900MB"),
+        rounds=3 if context.quick else 50, more=(("stream", True),), options=("--memory", budget),
     )  # fmt: skip
 
 
