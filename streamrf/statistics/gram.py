@@ -25,6 +25,7 @@ from streamrf.targets import TargetCoding
 from streamrf.threads import ALONE, Threads
 
 SMALL_STATE = 8 * 2**20  # bytes: fits the last-level cache, once a thread
+PIECE_WORK, MOST_PIECE = 2.7e9, 65_536  # products of a piece, a hundredth of a second or two; and rows of one at most
 MAX_ROWS = 2**40  # 2^22 (a product of two 12-bit features) times so many rows stays below 2^63
 
 
@@ -115,6 +116,12 @@ class Gram(Statistic[GramState]):
     def is_small(self) -> bool:
         """Whether a state is so small that each thread can have its own."""
         return self.nbytes() <= SMALL_STATE
+
+    @property
+    def piece_rows(self) -> int:  # type: ignore[override]
+        """More where they are summed in no time: threads then seldom wait for each other, and for Python."""
+        D = self.map.n_features
+        return int(np.clip(PIECE_WORK // (D * (D + 4 * self.map.n_inputs)), Statistic.piece_rows, MOST_PIECE))
 
     @property
     def block_rows(self) -> int:
