@@ -80,12 +80,15 @@ def _client(address: Address) -> Client:
 
 
 def _local_cluster(address: Address) -> LocalCluster:
-    """Processes of this machine that share its cores and the memory budget; states are never spilled to disk."""
+    """Processes of this machine that share its cores and the memory budget.
+
+    States are never spilled to disk, and nobody looks at what a worker is doing a hundred times a second.
+    """
     count = address.workers or 1
     threads = max(1, (address.threads or available_cores()) // count)
     limits: dict[str, Any] = {} if address.memory is None else {"memory_limit": address.memory // count}
-    never = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
-    with dask.config.set(never):
+    never = ("memory.target", "memory.spill", "profile.enabled")
+    with dask.config.set({f"distributed.worker.{name}": False for name in never}):
         return LocalCluster(
             n_workers=count, threads_per_worker=threads, processes=True, dashboard_address=":0",
             silence_logs=logging.ERROR, **limits,
