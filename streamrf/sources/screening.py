@@ -78,7 +78,7 @@ def _complaint(block: Block, position: int, where: Source) -> DataError:
     chunk = chunk_of(where, row)
     return DataError(
         f"{_first_fault(block, position, where)} in row {row} (chunk of rows {chunk.start}:{chunk.stop}) of"
-        f" {getattr(where, 'location', 'the data')}: mend the data, or leave such rows out with --nan drop"
+        f" {getattr(where, 'location', 'the data')}: {_cures(where)}"
     )
 
 
@@ -99,3 +99,9 @@ def _first_fault(block: Block, position: int, where: Source) -> str:
 def chunk_of(source: Source, row: int) -> Span:
     """The chunk a row lies in."""
     return next((chunk for chunk in source.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
+
+
+def _cures(where: Source) -> str:
+    """What helps; only tables with named columns can have their gaps filled in."""
+    filled = "fill gaps with --missing median, " if where.feature_names else ""
+    return f"mend the data, {filled}or leave such rows out with --nan drop"
