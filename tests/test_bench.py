@@ -215,7 +215,8 @@ def python(code, **more):
 
 
 def test_a_process_is_measured():
-    ended = python("import os; x = bytearray(300_000_000); print(os.environ['OMP_NUM_THREADS'])", threads=3)
+    code = "import os, time; x = bytearray(300_000_000); time.sleep(1); print(os.environ['OMP_NUM_THREADS'])"
+    ended = python(code, threads=3)  # it is looked at now and then: it must live to be seen
     assert ended.ok
     assert ended.out == "3\n"
     assert 250e6 < ended.peak < 500e6
