@@ -1,8 +1,6 @@
 """The algebra of exact statistics: whichever way rows came and went, the bits are those of the rows that are in."""
 
-import os
 import re
-import signal
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,6 +11,7 @@ import pytest
 from commands import PROJECT, done, streamrf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interruptions import Impatient
 from tables import labelled, smooth, write_zarr
 
 from streamrf.algebra import (
@@ -34,7 +33,6 @@ from streamrf.ledger import RowSet, ledger_of
 from streamrf.model import Model
 from streamrf.planning import plans as plan
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.shards import Shards
 from streamrf.storing.archive import read_archive
@@ -670,17 +668,6 @@ def test_a_budget_is_refused_before_statistics_are_read(shelf, monkeypatch):
 
 
 # -- interrupted and resumed
-
-
-class Impatient(Reporter):
-    """Presses Ctrl-C once so many rows are done."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def advanced(self, done, checkpoint_age):
-        if done == self.rows:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_an_update_is_interrupted_and_resumed_to_the_same_bits(tmp_path, monkeypatch, prepared, sums, work):

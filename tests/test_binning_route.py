@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cluster_tools import local_cluster
 from commands import done, everything_in, streamrf
+from interruptions import Stops
 from tables import labelled, smooth, write_zarr
 
 from streamrf.errors import BudgetError, InputError
@@ -114,18 +115,6 @@ def test_slots_that_are_kept_are_not_read_again(monkeypatch):
     monkeypatch.setattr(ArraySource, "read", lambda self, span: reads.append(span) or usual(self, span))
     train(SOURCE, FIXED, ALONE)
     assert sum(map(len, reads)) == 2 * len(X)  # the sample is one of them, the first pass the other
-
-
-class Stops(Reporter):
-    """Asks the run to stop after so many blocks of all passes together, as Ctrl-C would."""
-
-    def __init__(self, after):
-        self.after = after
-
-    def advanced(self, done, checkpoint_age):
-        self.after -= 1
-        if self.after == 0:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def in_small_spans(source, settings, reporter=None):

@@ -1,14 +1,13 @@
 """K-fold cross-validation and GCV from sums alone, against loops over rows that are obviously right."""
 
 import math
-import os
-import signal
 
 import numpy as np
 import pytest
 from commands import done, streamrf
 from hypothesis import given
 from hypothesis import strategies as st
+from interruptions import Impatient
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 from tables import labelled, smooth, write_zarr
 
@@ -19,7 +18,6 @@ from streamrf.planning import plans as plan
 from streamrf.planning.plans import estimate_seconds, make_plan
 from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.sources import ArraySource
@@ -119,17 +117,6 @@ def test_kept_rows_merge_and_leave_with_their_folds():
     assert_same(second, total)
     total -= first
     assert_same(total, TestFoldsConformance.total(statistic, [whole.take(cut[1])]))
-
-
-class Impatient(Reporter):
-    """Presses Ctrl-C once so many rows are done."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def advanced(self, done, checkpoint_age):
-        if done == self.rows:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_cross_validation_is_interrupted_and_resumed_to_the_same_bits(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from interruptions import Stops
 from sklearn.kernel_ridge import KernelRidge
 from tables import labelled, smooth, write_zarr
 
@@ -150,21 +151,6 @@ def test_inputs_of_any_type(dtype):
     y = X[:, 0].astype(float) * X[:, 1] + rng.standard_normal(800) * 0.01
     model = train(ArraySource(X, y), Recipe(D=200, scaling="standard", kernel="gaussian")).model
     assert model.story["holdout"]["r2"] > 0.9
-
-
-class Stops(Reporter):
-    """Asks the run to stop after so many blocks, as Ctrl-C would."""
-
-    def __init__(self, after):
-        self.after = after
-
-    def advanced(self, done, checkpoint_age):
-        self.after -= 1
-        if self.after == 0:
-            import os
-            import signal
-
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_interrupt_and_resume_give_the_same_bits(tmp_path, reference):
