@@ -12,7 +12,7 @@ from streamrf.products.base import LIMITS
 
 @dataclass(frozen=True)
 class Precision:
-    """``8`` and ``12``: features rounded to integers, all sums exact. ``float32`` and ``float64``: not rounded."""
+    """``7``, ``8`` and ``12``: features rounded to integers, all sums exact. ``float32``, ``float64``: not rounded."""
 
     name: str
 
@@ -22,7 +22,7 @@ class Precision:
 
     @property
     def key(self) -> int | str:
-        """What products are chosen by: 8, 12, 'float32' or 'float64'."""
+        """What products are chosen by: 7, 8, 12, 'float32' or 'float64'."""
         return int(self.name) if self.exact else self.name
 
     @property
@@ -36,12 +36,17 @@ class Precision:
         return np.dtype(np.float64 if self.name == "float64" else np.float32)
 
     @property
+    def features(self) -> np.dtype:
+        """The narrowest type that holds a feature."""
+        return np.dtype(np.int8 if self.scale < 128 else np.int16) if self.exact else self.inputs
+
+    @property
     def totals(self) -> np.dtype:
         """Type of the sums."""
         return np.dtype(np.int64 if self.exact else np.float64)
 
 
-PRECISIONS = ("8", "12", "float32", "float64")
+PRECISIONS = ("7", "8", "12", "float32", "float64")
 
 
 def make_precision(name: str | int) -> Precision:

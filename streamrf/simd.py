@@ -7,13 +7,14 @@ fused multiply-add, so that each machine rounds at the same places.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
 
-I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
 @cache
@@ -48,13 +49,37 @@ def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
     return builder.call(function, list(args))
 
 
-def prefetch(builder: Any, address: Any) -> None:
-    """Ask for the cache line at an address that will be read and written; a hint, nothing more."""
-    byte = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-    function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    write, near, data = (ir.Constant(I32, value) for value in (1, 3, 1))
-    builder.call(function, [builder.inttoptr(address, byte), write, near, data])
+def counted_loop(
+    builder: Any, count: Any, step: int, start: Sequence[Any], turn: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """``values = turn(k, values)`` for k = 0, step, ... below ``count``, once at least; what they are at the end."""
+    entry = builder.block
+    loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(I64)
+    k.add_incoming(ir.Constant(I64, 0), entry)
+    values = []
+    for first in start:
+        values.append(builder.phi(first.type))
+        values[-1].add_incoming(first, entry)
+    after = turn(k, list(values))
+    following = builder.add(k, ir.Constant(I64, step))
+    k.add_incoming(following, loop)
+    for value, new in zip(values, after, strict=True):
+        value.add_incoming(new, loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+    builder.position_at_end(done)
+    return after
+
+
+def prefetch(builder: Any, address: Any, *, write: bool) -> None:
+    """Ask for the cache line at an address that will be read, or written too; a hint, nothing more."""
+    byte = I8.as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [byte], signature)
+    kind, near, data = (ir.Constant(I32, value) for value in (int(write), 3, 1))
+    builder.call(function, [builder.inttoptr(address, byte), kind, near, data])
 
 
 def half_of(builder: Any, vector: Any, part: int) -> Any:
@@ -73,15 +98,37 @@ def pinned(builder: Any, vector: Any) -> Any:
 
 def dot_pairs(builder: Any, a: Any, b: Any) -> Any:
     """Per 32-bit lane, ``a0*b0 + a1*b1`` of the two int16 it holds: one instruction where the machine has it."""
-    width = a.type.count // 2
-    wide = ir.VectorType(I32, width)
-    name = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}.get(width)
-    if name and ("avx2" if width == 8 else "avx512bw") in host_features():
-        function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(wide, [a.type, a.type]))
-        return builder.call(function, [a, b])
-    product = builder.mul(*(builder.sext(v, ir.VectorType(I32, 2 * width)) for v in (a, b)))
+    names = {16: "llvm.x86.avx2.pmadd.wd", 32: "llvm.x86.avx512.pmaddw.d.512"}
+    return _instruction(builder, names, I32, a, b) or _add_pairs(
+        builder, *(builder.sext(v, ir.VectorType(I32, v.type.count)) for v in (a, b))
+    )
+
+
+def dot_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
+    """Per 16-bit lane, ``a0*b0 + a1*b1`` of a pair of uint8 and a pair of int8, where that fits into an int16."""
+    names = {32: "llvm.x86.avx2.pmadd.ub.sw", 64: "llvm.x86.avx512.pmaddubs.w.512"}
+    wide = ir.VectorType(I16, unsigned.type.count)
+    return _instruction(builder, names, I16, unsigned, signed) or _add_pairs(
+        builder, builder.zext(unsigned, wide), builder.sext(signed, wide)
+    )
+
+
+def _instruction(builder: Any, names: dict[int, str], element: Any, a: Any, b: Any) -> Any:
+    """The one that takes so many elements and gives half as many of another type; None where there is none."""
+    name = names.get(a.type.count)
+    needed = "avx512bw" if name and "avx512" in name else "avx2"
+    if name is None or needed not in host_features():
+        return None
+    kind = ir.FunctionType(ir.VectorType(element, a.type.count // 2), [a.type, b.type])
+    return builder.call(builder.module.declare_intrinsic(name, fnty=kind), [a, b])
+
+
+def _add_pairs(builder: Any, a: Any, b: Any) -> Any:
+    """The products of two vectors, each two neighbours added."""
+    product = builder.mul(a, b)
     undefined = ir.Constant(product.type, ir.Undefined)
-    even, odd = (ir.Constant(wide, list(range(start, 2 * width, 2))) for start in (0, 1))
+    half = ir.VectorType(I32, product.type.count // 2)
+    even, odd = (ir.Constant(half, list(range(start, product.type.count, 2))) for start in (0, 1))
     return builder.add(
         builder.shuffle_vector(product, undefined, even), builder.shuffle_vector(product, undefined, odd)
     )

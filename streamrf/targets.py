@@ -17,7 +17,7 @@ from numba import njit
 from streamrf.errors import DataError, FileFormatError
 from streamrf.precision import Precision
 
-DIGITS = {"8": (7, 5), "12": (11, 3)}  # bits of a digit, digits: 35 and 33 bits for a target
+DIGITS = {"7": (6, 6), "8": (7, 5), "12": (11, 3)}  # bits of a digit, digits: 33 bits or more for a target
 RESOLUTION = 26  # bits that the targets seen in the scan take: the rest is head-room for later shards
 REGRESSION, CLASSIFICATION = "regression", "classification"
 

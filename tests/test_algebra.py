@@ -338,7 +338,7 @@ def test_solving_again_gives_the_weights_of_training(work):
     assert np.array_equal(model.weights.intercept, trained.model.weights.intercept)
 
 
-@pytest.mark.parametrize("bits", ["8", "12", "float64"])
+@pytest.mark.parametrize("bits", ["7", "8", "12", "float64"])
 @pytest.mark.parametrize("D", [40, 1020])
 def test_a_subset_of_the_targets_is_as_if_there_were_no_others(work, bits, D):
     """At D = 1020 the columns of three targets make the matrix large enough for wider panels."""

@@ -25,7 +25,7 @@ def features(X, W, b, dtype, scale, inputs=np.float32, threads=1):
     return out[:, : len(W)]
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [(np.int8, 127), (np.int16, 127), (np.int16, 2047)])
+@pytest.mark.parametrize(("dtype", "scale"), [(np.int8, 63), (np.int8, 127), (np.int16, 127), (np.int16, 2047)])
 def test_integers_are_the_rounded_cosine(dtype, scale):
     X, W, b = problem()
     exact = np.cos(X.astype(np.float64) @ W.T + b) * scale

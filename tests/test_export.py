@@ -95,7 +95,7 @@ def test_random_binning(target, tmp_path):
     check(model, tmp_path)
 
 
-@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("bits", ["7", "8", "12", "float32", "float64"])
 @pytest.mark.parametrize("form", ["phase", "pairs"])
 def test_every_precision_and_form(bits, form, tmp_path):
     check(trained(map="mc", bits=bits, form=form), tmp_path)

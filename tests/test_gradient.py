@@ -53,7 +53,7 @@ def total(gradient, block, threads=1):
 
 
 class TestLaws(StatisticConformance):
-    @pytest.fixture(params=["8", "12"])
+    @pytest.fixture(params=["7", "8", "12"])
     def statistic(self, request):
         return make_gradient(request.param)
 

@@ -53,7 +53,7 @@ def scores(model, X):
     return model.scores(X, ALONE)
 
 
-@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("bits", ["7", "8", "12", "float32", "float64"])
 @pytest.mark.parametrize("preconditioner", ["sample", "nystrom"])
 def test_conjugate_gradients_solve_the_ridge_problem(bits, preconditioner):
     X, y = numbers()

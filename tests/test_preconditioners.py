@@ -30,7 +30,7 @@ def dense_root(gradient, rows, centre, weights=None):
     return np.sqrt(weights / weights.sum())[:, None] * Z
 
 
-@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("bits", ["7", "8", "12", "float32", "float64"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_sample_factor_is_the_inverse_of_the_samples_system(bits, weighted):
     weights = np.random.default_rng(0).random(90) + 0.1 if weighted else None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streamrf.products import LIMITS, Layout, choose_product, proven_products
 from streamrf.products.base import PANEL, Product
 from streamrf.products.blas import BlasProduct
-from streamrf.products.integer import DEPTH, IntegerProduct
+from streamrf.products.integer import ByteProduct, IntegerProduct
 from streamrf.statistics.gram import MAX_ROWS
 from streamrf.threads import Threads
 
@@ -25,21 +25,23 @@ def gram(product: Product, Z: np.ndarray, threads: int = 1, totals: np.ndarray |
 
 def test_two_products_at_least_are_proven_here():
     assert {"integer", "blas"} <= set(proven_products(8)) & set(proven_products(12))
+    assert {"integer", "blas", "bytes"} <= set(proven_products(7))
 
 
 @pytest.mark.parametrize(("bits", "name"), CASES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_worst_case_sums_do_not_overflow(bits, name, sign):
     """Every product at its limit for as many rows as are summed in 32 bits, and one more."""
-    rows = max(DEPTH, 2**31 // LIMITS[bits] ** 2 if name == "mkl" else 0, 1100) + 1
+    product = proven_products(bits)[name]
+    rows = max(product.rows, 2**31 // LIMITS[bits] ** 2 if name == "mkl" else 0) + 1
     Z = np.full((min(rows, 9000), 5), LIMITS[bits])
     Z[:, 1::2] *= sign
-    assert np.array_equal(gram(proven_products(bits)[name], Z), Z.T @ Z)
+    assert np.array_equal(gram(product, Z), Z.T @ Z)
 
 
 @pytest.mark.parametrize(("bits", "name"), CASES)
 @settings(max_examples=12, deadline=None)
-@given(n=st.integers(1, 700), size=st.integers(1, 2 * PANEL + 30), threads=st.integers(1, 2), seed=st.integers(0, 99))
+@given(n=st.integers(1, 1300), size=st.integers(1, 2 * PANEL + 30), threads=st.integers(1, 2), seed=st.integers(0, 99))
 def test_same_integers_as_int64_arithmetic(bits, name, n, size, threads, seed):
     Z = np.random.default_rng(seed).integers(-LIMITS[bits], LIMITS[bits] + 1, (n, size))
     assert np.array_equal(gram(proven_products(bits)[name], Z, threads), Z.T @ Z)
@@ -95,15 +97,14 @@ def test_a_product_that_saturates_is_not_proven(monkeypatch):
     assert not products.prove(Saturating(8), 8)
 
 
-@pytest.mark.parametrize("bits", LIMITS)
-def test_scratch_memory_is_as_announced(bits):
+@pytest.mark.parametrize("product", [IntegerProduct(), ByteProduct()])
+def test_scratch_memory_is_as_announced(product):
     import tracemalloc
 
-    layout, product = Layout(600), IntegerProduct()
-    Z = np.ones((2048, 600), np.int16)
+    layout = Layout(600)
+    Z = np.ones((product.rows, 600), product.dtype)
     totals = np.zeros(layout.length, np.int64)
     with Threads(1) as pool:
-        product.add(Z, layout, totals, pool)
         tracemalloc.start()
         product.add(Z, layout, totals, pool)
         peak = tracemalloc.get_traced_memory()[1]

@@ -48,7 +48,7 @@ def test_bits_do_not_depend_on_threads_or_order(reference, threads):
     assert digest(ArraySource(X, y, chunk_rows=300), threads=threads, order=rng.permutation) == expected
 
 
-@pytest.mark.parametrize("bits", ["8", "12"])
+@pytest.mark.parametrize("bits", ["7", "8", "12"])
 def test_bits_do_not_depend_on_the_product(reference, bits, monkeypatch):
     from streamrf import products
 
@@ -60,7 +60,7 @@ def test_bits_do_not_depend_on_the_product(reference, bits, monkeypatch):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("bits", ["8", "12", "float32", "float64"])
+@pytest.mark.parametrize("bits", ["7", "8", "12", "float32", "float64"])
 @pytest.mark.parametrize("form", ["phase", "pairs"])
 def test_weights_are_those_of_a_dense_ridge(bits, form):
     X, y = smooth(1500)

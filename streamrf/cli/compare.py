@@ -34,7 +34,7 @@ from streamrf.cli.options import data_options, make_recipe, open_data, print_jso
     show_default=True,
     help="cos and sin pairs (two features a frequency), or cos(w'x + b).",
 )
-@click.option("--bits", default="12", show_default=True, help="Precision of features: 8, 12, float32 or float64.")
+@click.option("--bits", default="12", show_default=True, help="Precision of features: 7, 8, 12, float32 or float64.")
 @click.option("--rows", type=int, default=2000, show_default=True, help="Rows to fit on, and as many to measure on.")
 @click.option("--seeds", type=int, default=3, show_default=True, help="Draws of each map.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The first of them.")

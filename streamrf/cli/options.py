@@ -85,7 +85,7 @@ recipe_options = _stack(
     click.option("--scaling", default="auto", show_default=True,
                  help="auto, none, standard, minmax, quantile, log or pca."),
     click.option("--bits", default="auto", show_default=True,
-                 help="Precision of features: auto, 8, 12, float32 or float64."),
+                 help="Precision of features: auto, 7, 8, 12, float32 or float64."),
     click.option("--lambda", "ridge", type=float, help="Ridge penalty; chosen on hold-out rows by default."),
     click.option("--solver", type=click.Choice(["auto", "cholesky", "cg", "newton", "sgd"]), default="auto",
                  show_default=True, help="cholesky sums a D x D matrix in one pass; cg passes over the rows some twenty"

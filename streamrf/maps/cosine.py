@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from streamrf.simd import I64, aligned_empty, call, constant, lanes, splat
+from streamrf.simd import I64, aligned_empty, call, constant, counted_loop, lanes, splat
 from streamrf.threads import Threads
 
 ROWS, VECTORS = 4, 3  # one tile: 12 accumulators, 3 vectors of frequencies, 1 input: the 16 registers of AVX2
@@ -83,33 +83,21 @@ def _tile_of(rows: int) -> Callable[..., Any]:
             return builder.load(builder.inttoptr(address, kind.as_pointer()), align=item.constant)
 
         start = [load(b, v) for v in range(VECTORS)] * rows
-        entry = builder.block
-        loop, done = builder.append_basic_block("depth"), builder.append_basic_block("done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k = builder.phi(I64)
-        k.add_incoming(ir.Constant(I64, 0), entry)
-        sums = []
-        for value in start:
-            total = builder.phi(kind)
-            total.add_incoming(value, entry)
-            sums.append(total)
-        weights_at = builder.add(w, builder.mul(k, span))
-        weights = [load(weights_at, v) for v in range(VECTORS)]
-        after = []
-        for row in range(rows):
-            offset = builder.mul(x_stride, ir.Constant(I64, row))
-            address = builder.add(builder.add(x, offset), builder.mul(k, ir.Constant(I64, item.constant // width)))
-            scalar = builder.load(builder.inttoptr(address, real.as_pointer()))
-            value = splat(builder, scalar, width)
-            for v in range(VECTORS):
-                after.append(call(builder, "llvm.fma", kind, weights[v], value, sums[row * VECTORS + v]))
-        following = builder.add(k, ir.Constant(I64, 1))
-        k.add_incoming(following, loop)
-        for total, value in zip(sums, after, strict=True):
-            total.add_incoming(value, loop)
-        builder.cbranch(builder.icmp_signed("<", following, depth), loop, done)
-        builder.position_at_end(done)
+
+        def turn(k: Any, sums: list[Any]) -> list[Any]:
+            weights_at = builder.add(w, builder.mul(k, span))
+            weights = [load(weights_at, v) for v in range(VECTORS)]
+            after = []
+            for row in range(rows):
+                offset = builder.mul(x_stride, ir.Constant(I64, row))
+                address = builder.add(builder.add(x, offset), builder.mul(k, ir.Constant(I64, item.constant // width)))
+                scalar = builder.load(builder.inttoptr(address, real.as_pointer()))
+                value = splat(builder, scalar, width)
+                for v in range(VECTORS):
+                    after.append(call(builder, "llvm.fma", kind, weights[v], value, sums[row * VECTORS + v]))
+            return after
+
+        after = counted_loop(builder, depth, 1, start, turn)
         stored = ir.Constant(I64, width * np.dtype(str(signature.args[9].dtype)).itemsize)
         for row in range(rows):
             line = builder.add(out, builder.mul(out_stride, ir.Constant(I64, row)))

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from streamrf.maps.base import FeatureMap
-from streamrf.simd import I32, I64, aligned_empty, call
+from streamrf.simd import I32, I64, aligned_empty, call, counted_loop
 from streamrf.threads import ALONE, Threads
 
 LANES = 16  # on every machine: narrower vectors are paired by the compiler
@@ -36,31 +36,20 @@ def _dots(outputs: int) -> Callable[..., Any]:
             builder.inttoptr(builder.add(w, builder.mul(stride, ir.Constant(I64, o))), kind.as_pointer())
             for o in range(outputs)
         ]
-        entry = builder.block
-        loop, done = builder.append_basic_block("features"), builder.append_basic_block("done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k = builder.phi(I64)
-        k.add_incoming(ir.Constant(I64, 0), entry)
-        totals = [builder.phi(kind) for _ in range(outputs)]
-        for total in totals:
-            total.add_incoming(ir.Constant(kind, [0.0] * LANES), entry)
-        value = builder.load(builder.gep(features, [k]), align=1)
-        if isinstance(element, ir.IntType):
-            value = builder.sitofp(value, kind)
-        elif element != real:
-            value = builder.fpext(value, kind)
-        after = [
-            call(builder, "llvm.fma", kind, value, builder.load(builder.gep(line, [k]), align=4), total)
-            for line, total in zip(lines, totals, strict=True)
-        ]
-        following = builder.add(k, ir.Constant(I64, 1))
-        k.add_incoming(following, loop)
-        for total, line in zip(totals, after, strict=True):
-            total.add_incoming(line, loop)
-        vectors = builder.sdiv(count, ir.Constant(I64, LANES))
-        builder.cbranch(builder.icmp_signed("<", following, vectors), loop, done)
-        builder.position_at_end(done)
+
+        def turn(k: Any, totals: list[Any]) -> list[Any]:
+            value = builder.load(builder.gep(features, [k]), align=1)
+            if isinstance(element, ir.IntType):
+                value = builder.sitofp(value, kind)
+            elif element != real:
+                value = builder.fpext(value, kind)
+            return [
+                call(builder, "llvm.fma", kind, value, builder.load(builder.gep(line, [k]), align=4), total)
+                for line, total in zip(lines, totals, strict=True)
+            ]
+
+        vectors, zero = builder.sdiv(count, ir.Constant(I64, LANES)), ir.Constant(kind, [0.0] * LANES)
+        after = counted_loop(builder, vectors, 1, [zero] * outputs, turn)
         store = builder.inttoptr(out, real.as_pointer())
         for o, line in enumerate(after):
             builder.store(_in_order(builder, line), builder.gep(store, [ir.Constant(I64, o)]))
@@ -120,8 +109,6 @@ class Scorer:
         self._coefficients = aligned_empty((coefficients.shape[1], self.width), self.dtype)
         self._coefficients[:] = 0
         self._coefficients[:, : map.n_features] = coefficients.T
-        exact_type = np.dtype(np.int8 if map.precision.name == "8" else np.int16)
-        self._feature_type = exact_type if map.precision.exact else self.dtype
 
     def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
         """(n, outputs) float64 scores of scaled inputs."""
@@ -140,7 +127,7 @@ class Scorer:
 
     def batch_features(self) -> np.ndarray:
         """Room for the features of one batch."""
-        return np.zeros((BATCH, self.width), self._feature_type)
+        return np.zeros((BATCH, self.width), self.map.precision.features)
 
     def score_batch(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
         """(n, outputs) scores of at most BATCH scaled rows, whose features are left in Z."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamrf.maps.scores import BATCH
 from streamrf.planning.rates import Rates, measure_rates
+from streamrf.precision import make_precision
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.sources.base import Source
 from streamrf.threads import Threads
@@ -34,7 +35,7 @@ CURES = {
 
 def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, threads: int, room: int) -> dict[str, int]:
     """Bytes of what only an iterative route has."""
-    D, item = recipe.D, {"8": 1, "12": 2, "float32": 4}.get(recipe.bits, 8)
+    D, item = recipe.D, 8 if recipe.bits == "auto" else make_precision(recipe.bits).features.itemsize
     rows = sample_rows(recipe, source.n_rows, room)
     sketched, widest = recipe.preconditioner == "nystrom", max(outputs + 1, LAMBDAS * outputs)
     kept, columns = (0, max(widest, rows)) if sketched else (rows, widest)

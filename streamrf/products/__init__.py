@@ -9,18 +9,19 @@ import numpy as np
 
 from streamrf.products.base import LIMITS, Layout, Product
 from streamrf.products.blas import BlasProduct
-from streamrf.products.integer import IntegerProduct
+from streamrf.products.integer import ByteProduct, IntegerProduct
 from streamrf.products.mkl import MklProduct, library
 from streamrf.threads import Threads
 
 __all__ = ["LIMITS", "PRODUCT_ROWS", "Layout", "Product", "choose_product", "proven_products", "worst_work_bytes"]
 
 RACE_ROWS, RACE_SIZE = 1024, 960
+SEVEN = 7  # bits: what the kernel of bytes is for
 PRODUCT_ROWS = 4096  # no product takes larger blocks
 
 
 def choose_product(precision: int | str, threads: int, name: str | None = None) -> Product:
-    """The fastest proven product at this precision (8, 12, 'float32', 'float64'), or the one named."""
+    """The fastest proven product at this precision (7, 8, 12, 'float32', 'float64'), or the one named."""
     if precision not in LIMITS:
         return BlasProduct(precision)
     candidates = proven_products(int(precision))
@@ -33,6 +34,8 @@ def choose_product(precision: int | str, threads: int, name: str | None = None) 
 def proven_products(bits: int) -> dict[str, Product]:
     """Every product that gives the right integers here, worst case included."""
     products: list[Product] = [IntegerProduct(), BlasProduct(bits)]
+    if bits == SEVEN:
+        products.append(ByteProduct())
     if library() is not None:
         products.append(MklProduct(bits))
     return {product.name: product for product in products if prove(product, bits)}
@@ -76,7 +79,8 @@ def _timed(product: Product, Z: np.ndarray, layout: Layout, totals: np.ndarray, 
 
 def worst_work_bytes(bits: str, layout: Layout, threads: int) -> int:
     """Scratch memory of the hungriest product that may be chosen; nothing is proven or timed for it."""
-    keys: list[int | str] = [8, 12, "float32", "float64"] if bits == "auto" else [int(bits) if bits.isdigit() else bits]
+    named: int | str = int(bits) if bits.isdigit() else bits
+    keys: list[int | str] = [*LIMITS, "float32", "float64"] if bits == "auto" else [named]
     sizes = [BlasProduct(key).work_bytes(layout, threads) for key in keys]
     sizes += [IntegerProduct().work_bytes(layout, threads)]
     return max(sizes)

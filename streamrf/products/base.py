@@ -20,7 +20,7 @@ from streamrf.threads import Threads
 # narrow ones waste less on the diagonal blocks of a small matrix. Part of the format of saved statistics.
 PANEL, SMALL_PANEL, SMALL_SIZE = 192, 96, 1024
 
-LIMITS = {8: 127, 12: 2047}  # largest feature at each precision
+LIMITS = {7: 63, 8: 127, 12: 2047}  # largest feature at each precision
 
 
 @dataclass(frozen=True)

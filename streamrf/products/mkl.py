@@ -54,13 +54,13 @@ class MklProduct(Product):
     name = "mkl"
 
     def __init__(self, bits: int) -> None:
-        self.dtype = np.dtype(np.int8 if bits == 8 else np.int16)
+        self.dtype = np.dtype(np.int8 if bits <= 8 else np.int16)
         self.depth = min(8192, (2**31 - 1) // LIMITS[bits] ** 2)
         self.rows = min(4096, self.depth)
         runtime = library()
-        self._gemm = runtime.cblas_gemm_s8u8s32 if bits == 8 else runtime.cblas_gemm_s16s16s32
-        self._scalar = ctypes.c_int8 if bits == 8 else ctypes.c_int16
-        self._shift = -128 if bits == 8 else 0
+        self._gemm = runtime.cblas_gemm_s8u8s32 if bits <= 8 else runtime.cblas_gemm_s16s16s32
+        self._scalar = ctypes.c_int8 if bits <= 8 else ctypes.c_int16
+        self._shift = -128 if bits <= 8 else 0
 
     def add(self, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> None:
         for first in range(0, len(Z), self.depth):

@@ -15,6 +15,7 @@ import scipy.linalg as sla
 from streamrf.errors import NumericalError
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.scores import LANES, dot_rows
+from streamrf.precision import Precision, make_precision
 from streamrf.products import Layout, choose_product
 from streamrf.simd import aligned_empty
 from streamrf.solvers.conjugate_gradients import Preconditioner
@@ -33,6 +34,7 @@ class SampleRows:
     """Features of the sample, raw and padded, and what makes them rows of a square root of S: centre and scale."""
 
     Z: np.ndarray  # (m, width) as the map writes them
+    precision: Precision
     centre: np.ndarray  # (D,) mean raw feature
     amplitudes: np.ndarray  # (D,)
     shares: np.ndarray  # (m,): square roots of the rows' shares of the weight
@@ -44,12 +46,11 @@ class SampleRows:
     ) -> SampleRows:
         """From scaled inputs; rows share alike unless they have weights."""
         width = -(-max(map.width, map.n_features) // LANES) * LANES
-        exact = np.int8 if map.precision.name == "8" else np.int16
-        Z = np.zeros((len(X), width), exact if map.precision.exact else map.precision.inputs)
+        Z = np.zeros((len(X), width), map.precision.features)
         map.compute(X, Z, threads)
         Z[:, map.n_features :] = 0
         weights = np.ones(len(X)) if weights is None else weights
-        return cls(Z, centre, map.amplitudes, np.sqrt(weights / weights.sum()), threads)
+        return cls(Z, map.precision, centre, map.amplitudes, np.sqrt(weights / weights.sum()), threads)
 
     @property
     def rows(self) -> int:
@@ -110,8 +111,8 @@ class SampleRows:
         Integer features of one amplitude go through the exact product that is fastest here, with rows as columns.
         """
         layout, D = Layout(self.rows), len(self.centre)
-        uniform = self.Z.dtype.kind == "i" and np.ptp(self.amplitudes) <= 1e-12 * self.amplitudes[0]
-        key: int | str = (8 if self.Z.dtype == np.int8 else 12) if uniform else "float64"
+        uniform = self.precision.exact and np.ptp(self.amplitudes) <= 1e-12 * self.amplitudes[0]
+        key = self.precision.key if uniform else "float64"
         product = choose_product(key, threads.count)
         totals = np.zeros(layout.length, np.int64 if uniform else np.float64)
         for first in range(0, D, product.rows):
@@ -170,7 +171,7 @@ class SampleFactor:
     @staticmethod
     def nbytes(rows: int, D: int, bits: str) -> int:
         """Memory: the features, the dual, and its factors at two lambdas, one of which is about to be let go."""
-        item = {"8": 1, "12": 2, "float64": 8}.get(bits, 4)
+        item = make_precision(bits).features.itemsize
         return rows * (D + 64) * item + 3 * 8 * rows * rows
 
 
