@@ -321,7 +321,7 @@ class TestPlan:
     def test_a_hundred_thousand_features_fit_in_24_gigabytes(self):
         found = self.planned(Recipe(D=100_000, bits="8", pilot="none"), budget=24 * 2**30)
         assert found.solver == "cg"
-        assert found.projected < 8 * 2**30
+        assert found.projected < 12 * 2**30
         found.check()
 
     def test_small_systems_are_solved_directly_without_measuring(self, monkeypatch):

@@ -12,6 +12,7 @@ from streamrf.precision import make_precision
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.solvers.eigen_factor import EigenFactor, leading
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
+from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.spectrum import Spectrum
 from streamrf.threads import ALONE, Threads
 
@@ -41,6 +42,41 @@ def test_the_sample_factor_is_the_inverse_of_the_samples_system(bits, weighted):
         expected = np.linalg.solve(root.T @ root + ridge * np.eye(D), R.T).T
         found = SampleFactor(rows, ALONE).exactly(ridge)(R)
         np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+
+
+def primal(bits="8", rows=280, weights=None, threads=ALONE):
+    gradient, (X, _) = make_gradient(bits), table()
+    X = gradient.scaling.transform(X[:rows], gradient.map.precision.inputs)
+    centre = features(gradient, table()[0]).mean(axis=0)
+    gram = SampleGram.of(gradient.map, X, threads, weights)
+    return gradient, gram, PrimalFactor(gram, centre, gradient.map.amplitudes, threads)
+
+
+@pytest.mark.parametrize("bits", ["7", "8", "12", "float32", "float64"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_primal_factor_is_the_inverse_of_the_samples_system(bits, weighted):
+    weights = np.random.default_rng(0).random(280) + 0.1 if weighted else None
+    gradient, gram, factor = primal(bits, weights=weights)
+    centre = features(gradient, table()[0]).mean(axis=0)
+    root = dense_root(gradient, 280, centre, weights)
+    S = root.T @ root
+    moments = np.tril(gram.centred(centre, gradient.map.amplitudes))
+    np.testing.assert_allclose(moments, np.tril(S), atol=1e-6 * np.abs(S).max())
+    R = np.random.default_rng(1).standard_normal((3, D))
+    for ridge in (1e-1, 1e-2):
+        assert ridge > factor.least
+        expected = np.linalg.solve(S + ridge * np.eye(D), R.T).T
+        np.testing.assert_allclose(factor.at(ridge)(R), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_the_primal_factor_is_no_surer_than_its_sample_allows():
+    _, _, factor = primal(rows=D + 5)
+    R = np.random.default_rng(1).standard_normal((1, D))
+    assert factor.least > 1e-9
+    assert np.array_equal(factor.at(1e-9)(R), factor.at(factor.least)(R))
+    once = factor.at(1.0)(R)
+    factor.at(0.5)
+    assert np.array_equal(factor.at(1.0)(R), once)
 
 
 def test_features_of_unequal_amplitudes_have_their_dual_too():
@@ -115,14 +151,16 @@ def steps_needed(S, ridge, preconditioner):
     return cg.state.iteration
 
 
-def test_both_save_most_of_the_steps():
+def test_all_save_most_of_the_steps():
     S, ridge = moments(), 1e-4
     plain = steps_needed(S, ridge, jacobi(np.diag(S), ridge))
     _, rows = sample("float64", rows=400)
     test = random_directions(40, D, seed=0)
     by_sample = steps_needed(S, ridge, SampleFactor(rows, ALONE).at(ridge))
     by_sketch = steps_needed(S, ridge, NystromFactor(test @ S, test, 1e-12).at(ridge))
+    by_features = steps_needed(S, ridge, primal("float64", rows=400)[2].at(ridge))
     assert by_sample <= plain / 3
+    assert by_features <= plain / 3
     assert by_sketch <= plain / 2
 
 

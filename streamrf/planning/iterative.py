@@ -57,13 +57,12 @@ def iterative_seconds(
     together = LAMBDAS if solver == "cg" and recipe.ridge is None else 1
     pulling = features * (PULLING - 1) * outputs * together
     reading = n * d * source.x_dtype.itemsize / rates.read
-    m = float(sample_rows(recipe, n, room))
-    nystrom = recipe.preconditioner == "nystrom"
-    sketch = (
-        max(features * (1 + (PULLING - 1) * m), reading)
-        if nystrom
-        else m * m * D / rates.gram + m**3 / 3.0 / rates.factor
-    )
+    m = sample_rows(recipe, n, room)
+    if recipe.preconditioner == "nystrom":
+        sketch = max(features * (1 + (PULLING - 1) * m), reading)
+    else:  # a Gram matrix of features or of rows, and its factor
+        few, many = sorted((m, D))
+        sketch = float(few) * few * many / rates.gram + float(few) ** 3 / 3 / rates.factor
     passes = recipe.epochs or STEPS[solver]
     return {"pass": max(features, reading), "solve": sketch + passes * max(features + pulling, reading)}
 

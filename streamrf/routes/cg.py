@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from streamrf.routes.base import Fitted
-from streamrf.routes.iterative import IterativeRoute, under
+from streamrf.routes.iterative import Factor, IterativeRoute, under
 from streamrf.routes.walk import Trial, next_block
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients
 from streamrf.solvers.normal_system import NormalSystem
-from streamrf.solvers.preconditioners import NystromFactor, SampleFactor
 
 STEPS = 80  # for one block of lambdas
 TOLERANCE = 1e-4  # what may be left of the right-hand side
@@ -43,7 +42,7 @@ class CGRoute(IterativeRoute):
             self._tried = [Trial(**trial) for trial in document["tried"]]
             self._best, self._resumed = arrays[BEST], CGState.load(under(arrays, CG))
 
-    def _search(self, factor: SampleFactor | NystromFactor) -> None:
+    def _search(self, factor: Factor) -> None:
         cg: ConjugateGradients | None = None
         fixed = self.run.asked.ridge is not None or self.holdout is None
         while (ridges := next_block(self.first_ridge, self._tried, fixed)) is not None:
@@ -65,9 +64,7 @@ class CGRoute(IterativeRoute):
             judged = f", hold-out squared error {score:.4g}" if self.holdout is not None else ""
             self.reporter.note(f"lambda {ridge:.3g}: {steps} steps{judged}")
 
-    def _begun(
-        self, before: ConjugateGradients | None, ridges: list[float], factor: SampleFactor | NystromFactor
-    ) -> ConjugateGradients:
+    def _begun(self, before: ConjugateGradients | None, ridges: list[float], factor: Factor) -> ConjugateGradients:
         """One preconditioner for all of them, made for the middle one."""
         cross = np.tile(self.moments.cross, (len(ridges), 1))
         shifts, preconditioner = np.repeat(ridges, len(self.moments.cross)), factor.at(ridges[len(ridges) // 2])

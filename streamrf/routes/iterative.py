@@ -15,8 +15,9 @@ from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.judging import as_read, judge
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
+from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.ridge import Weights
-from streamrf.solvers.sizes import sample_rows
+from streamrf.solvers.sizes import is_primal, sample_rows
 from streamrf.sources.base import Block
 from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.opening import Opening, OpeningState
@@ -25,6 +26,7 @@ from streamrf.statistics.row_weights import row_weights
 from streamrf.weighting import Weighting
 
 OPENING, SKETCH = "opening/", "sketch/"
+Factor = SampleFactor | PrimalFactor | NystromFactor
 SKETCH_NOISE = 1e-7  # of a pass: scores are summed in float32
 
 
@@ -72,8 +74,8 @@ class IterativeRoute(Route):
         """The first pass, or what it came to."""
         pull = TargetPull(self.prepared.coding)
         gradient = self.gradient(pull, np.zeros((self.prepared.map.n_features, 0)), np.zeros(0))
-        rows = sample_rows(self.recipe, self.run.source.n_rows, self.run.plan.budget - self.run.plan.reserved)
-        statistic = Opening(gradient, min(1.0, rows / max(self.run.source.n_rows, 1)), self.run.shard_starts)
+        share = min(1.0, self._sample_rows / max(self.run.source.n_rows, 1))
+        statistic = Opening(gradient, share, self.run.shard_starts)
         kept = self.passes.kept
         if kept and kept.document.get("stage", "opening") != "opening":
             state = statistic.load(under(kept.arrays, OPENING))
@@ -88,7 +90,12 @@ class IterativeRoute(Route):
         self.holdout, self.sample = state.holdout.table(), state.sample.table()
         return state
 
-    def factor(self, state: OpeningState) -> SampleFactor | NystromFactor:
+    @property
+    def _sample_rows(self) -> int:
+        """As planned; how many are drawn differs a little."""
+        return sample_rows(self.recipe, self.run.source.n_rows, self.run.plan.budget - self.run.plan.reserved)
+
+    def factor(self, state: OpeningState) -> Factor:
         """What roughly inverts S: of a sample, or from a sketch of all rows."""
         if self.recipe.preconditioner == "nystrom":
             return self._sketched()
@@ -97,8 +104,10 @@ class IterativeRoute(Route):
             raise DataError(f"{state.rows} rows are too few for --solver {self.recipe.solver}: use --solver cholesky")
         X = self.prepared.scaling.transform(sample.X, self.prepared.map.precision.inputs)
         weights = row_weights(self._as_read(sample), self.prepared.coding, self.weighting.class_weights)
-        rows = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, weights)
-        return SampleFactor(rows, self.threads)
+        map, mean = self.prepared.map, self.moments.mean
+        if is_primal(map.n_features, self._sample_rows):
+            return PrimalFactor(SampleGram.of(map, X, self.threads, weights), mean, map.amplitudes, self.threads)
+        return SampleFactor(SampleRows.of(map, X, mean, self.threads, weights), self.threads)
 
     def _sketched(self) -> NystromFactor:
         """One pass of products with random directions."""

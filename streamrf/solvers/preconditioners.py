@@ -25,7 +25,7 @@ from streamrf.threads import Threads
 
 ROWS = 256  # of the sample, that a thread takes at a time
 COLUMNS = 2048  # features that a thread takes at a time
-KNOWN_SHARE = 0.25  # directions that a sample knows, for each of its rows
+KNOWN_SHARE = 0.35  # directions that a sample knows, for each of its rows
 JITTERS = (0.0, 1e-13, 1e-11, 1e-9, 1e-7)
 
 
@@ -132,8 +132,8 @@ class SampleRows:
 class SampleFactor:
     """(S_m + mu I)^-1 for the m rows of a sample, exactly: 1/mu (I - Z' (Z Z' + mu I)^-1 Z).
 
-    mu is lambda, or larger where the sample is too small to know that much about S: a quarter of the rows is as large
-    an effective dimension as they can tell.
+    mu is lambda, or larger where the sample is too small to know that much about S: a third of the rows is as large an
+    effective dimension as they can tell.
     """
 
     def __init__(self, rows: SampleRows, threads: Threads) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor
+from streamrf.solvers.primal_factor import PrimalFactor
 
-MOST_ROWS, LEAST_ROWS = 8000, 256  # of the sample that preconditions
+MOST_ROWS, LEAST_ROWS = 16_000, 256  # of a sample that preconditions by the products of its rows
+FEW = 1000  # rows that cost nothing worth saving
+PER_FEATURE = 2  # rows of one that preconditions by those of its features
+ROWS_SHARE = 12  # the part of all rows that a sample may be, so that it costs little beside the passes
 MOST_RANK = 1000
 MEMORY_SHARE = 0.4  # of what is left of the budget
 
@@ -15,10 +19,18 @@ def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
     """Rows of the sample (or rank of the sketch) that precondition: as many as help and fit."""
     if recipe.preconditioner == "nystrom":
         return rank(recipe, room)
-    rows = max(1000, min(MOST_ROWS, 2 * recipe.D))
+    many = PER_FEATURE * recipe.D
+    if many <= n_rows // ROWS_SHARE and preconditioner_bytes(recipe, many) <= MEMORY_SHARE * room:
+        return min(max(FEW, many), n_rows)
+    rows = max(FEW, min(MOST_ROWS, many, n_rows // ROWS_SHARE))
     while rows > LEAST_ROWS and preconditioner_bytes(recipe, rows) > MEMORY_SHARE * room:
         rows = rows * 3 // 4
     return min(rows, n_rows)
+
+
+def is_primal(D: int, rows: int) -> bool:
+    """Whether the matrix of the features is smaller than that of the rows."""
+    return rows >= D
 
 
 def rank(recipe: Any, room: int) -> int:
@@ -31,4 +43,6 @@ def rank(recipe: Any, room: int) -> int:
 def preconditioner_bytes(recipe: Any, rows: int) -> int:
     if recipe.preconditioner == "nystrom":
         return NystromFactor.nbytes(rows, recipe.D)
+    if is_primal(recipe.D, rows):
+        return PrimalFactor.nbytes(recipe.D)
     return SampleFactor.nbytes(rows, recipe.D, "float64" if recipe.bits == "auto" else recipe.bits)

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.linalg as sla
 
 PROBES, STEPS = 4, 60
+LARGE = 4000  # rows of a matrix of which one probe tells enough
 LEAST, MOST = 1e-14, 1.0
 
 
@@ -15,9 +16,15 @@ class Spectrum:
     def __init__(self, lower: np.ndarray, seed: int = 0) -> None:
         """From the lower triangle of a matrix in Fortran order."""
         rng, size = np.random.default_rng([seed, 0x5350]), len(lower)
-        parts = [_quadrature(lower, rng.choice([-1.0, 1.0], size)) for _ in range(PROBES)]
+        probes = 1 if size > LARGE else PROBES
+        parts = [_quadrature(lower, rng.choice([-1.0, 1.0], size)) for _ in range(probes)]
         self.nodes = np.maximum(np.concatenate([nodes for nodes, _ in parts]), 0.0)
-        self.weights = np.concatenate([weights for _, weights in parts]) * size / PROBES
+        self.weights = np.concatenate([weights for _, weights in parts]) * size / probes
+
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue."""
+        return float(self.nodes.max())
 
     def effective_dimension(self, mu: float) -> float:
         return float(self.weights @ (self.nodes / (self.nodes + mu)))
@@ -38,8 +45,9 @@ def _quadrature(lower: np.ndarray, probe: np.ndarray) -> tuple[np.ndarray, np.nd
     basis, diagonal, beside = np.zeros((steps, len(probe))), np.zeros(steps), np.zeros(steps)
     basis[0] = probe / np.linalg.norm(probe)
     done = steps
+    multiply = sla.blas.ssymv if lower.dtype == np.float32 else sla.blas.dsymv
     for k in range(steps):
-        image = sla.blas.dsymv(1.0, lower, basis[k], lower=1)
+        image = multiply(1.0, lower, basis[k].astype(lower.dtype), lower=1).astype(np.float64)
         diagonal[k] = basis[k] @ image
         image -= basis[: k + 1].T @ (basis[: k + 1] @ image)
         image -= basis[: k + 1].T @ (basis[: k + 1] @ image)  # twice is enough
