@@ -308,6 +308,44 @@ def test_memory_does_not_grow_with_the_file(form, kind, tmp_path):
     assert np.array_equal(last.y, y)
 
 
+WHOLE = """
+import sys
+from streamrf import memory
+from streamrf.cli import main
+main(sys.argv[1:])  # ends the process where it fails
+print(memory.peak())
+"""
+
+
+def converted_within(limit, *args):
+    """Run the whole command under ``--memory``; the most that its process held, libraries and all."""
+    command = [sys.executable, "-c", WHOLE, "convert", *map(str, args), "--memory", str(limit), "--quiet"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return int(ran.stdout.split()[-1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_a_file_larger_than_the_limit_goes_round_within_it(tmp_path):
+    """CSV to parquet to zarr: more text than the whole process may hold, and values come back to the last bit."""
+    limit, columns, copies = 320_000_000, 40, 260
+    X = np.random.default_rng(0).standard_normal((2000, columns))
+    lines = "".join(",".join(map(repr, row)) + "\n" for row in X.tolist())
+    with open(tmp_path / "big.csv", "w") as file:
+        file.write(",".join(f"c{j}" for j in range(columns)) + "\n")
+        file.writelines(lines for _ in range(copies))
+    assert (tmp_path / "big.csv").stat().st_size > limit
+    options = ["--target", "c0", "--dtype", "float64"]
+    assert converted_within(limit, tmp_path / "big.csv", tmp_path / "t.parquet") <= limit
+    assert converted_within(limit, tmp_path / "t.parquet", tmp_path / "t.zarr", *options) <= limit
+    source = open_source(tmp_path / "t.zarr")
+    assert source.n_rows == 2000 * copies
+    for first in (0, 2000 * (copies // 2), 2000 * (copies - 1)):
+        block = source.read(Span(first, first + 2000))
+        assert np.array_equal(block.X, X[:, 1:])
+        assert np.array_equal(block.y, X[:, 0])
+
+
 # -- the pieces
 
 
