@@ -139,7 +139,7 @@ class Training:
     def _sized(self, outputs: int, recipe: Recipe | None = None, **known: Any) -> Plan:
         return plan_run(
             self.source, recipe or self.recipe, outputs=outputs, threads=self.threads.count,
-            budget=self.settings.memory, **known,
+            budget=self.settings.memory, keeps=self.settings.engine is None, **known,
         )  # fmt: skip
 
     def _agreed(self, plan: Plan) -> Plan:

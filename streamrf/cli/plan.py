@@ -62,8 +62,9 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     recipe = make_recipe(options, comparable=epsilon is None)
     outputs = max(1, source.n_outputs)
     with Threads(count) as threads:
-        plan = plan_run(source, recipe, outputs=outputs, threads=threads.count, budget=budget)
         with cluster_engine(cluster, Reporter(), threads=threads.count, memory=budget) as engine:
+            sizes = {"threads": threads.count, "budget": budget, "keeps": engine is None}
+            plan = plan_run(source, recipe, outputs=outputs, **sizes)
             plan.workers = engine.needs(plan.reserved, plan.parts) if engine else None
         fits = plan.projected <= plan.budget  # what does not fit is refused below, and not measured either
         error = None if epsilon is None or not fits else assess(source, recipe, epsilon, delta, threads)

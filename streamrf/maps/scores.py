@@ -98,6 +98,11 @@ def dot_rows(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
             o += 1
 
 
+def scored_width(map: FeatureMap) -> int:
+    """Columns of features that are to be scored: what the map writes, in whole vectors."""
+    return -(-max(map.width, map.n_features) // LANES) * LANES
+
+
 class Scorer:
     """A feature map with coefficients: scaled inputs in, scores out."""
 
@@ -105,7 +110,7 @@ class Scorer:
         self.map = map
         self.dtype = map.precision.inputs
         self.intercept = intercept.astype(self.dtype)
-        self.width = -(-max(map.width, map.n_features) // LANES) * LANES
+        self.width = scored_width(map)
         self._coefficients = aligned_empty((coefficients.shape[1], self.width), self.dtype)
         self._coefficients[:] = 0
         self._coefficients[:, : map.n_features] = coefficients.T
@@ -120,7 +125,8 @@ class Scorer:
             last = min(first + step, len(X))
             for start in range(first, last, BATCH):
                 stop = min(start + BATCH, last)
-                self._score(X[start:stop], Z, out[start:stop])
+                self.map.compute(X[start:stop], Z, ALONE)
+                dot_rows(Z, stop - start, self._coefficients, self.intercept, out[start:stop])
 
         threads.each(batches, range(0, len(X), step))
         return out
@@ -129,12 +135,8 @@ class Scorer:
         """Room for the features of one batch."""
         return np.zeros((BATCH, self.width), self.map.precision.features)
 
-    def score_batch(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        """(n, outputs) scores of at most BATCH scaled rows, whose features are left in Z."""
-        out = np.empty((len(X), len(self.intercept)))
-        self._score(X, Z, out)
+    def score_features(self, Z: np.ndarray, rows: int) -> np.ndarray:
+        """(rows, outputs) scores of the first rows of Z, features as the map writes them."""
+        out = np.empty((rows, len(self.intercept)))
+        dot_rows(Z, rows, self._coefficients, self.intercept, out)
         return out
-
-    def _score(self, X: np.ndarray, Z: np.ndarray, out: np.ndarray) -> None:
-        self.map.compute(X, Z, ALONE)
-        dot_rows(Z, len(X), self._coefficients, self.intercept, out)

@@ -17,14 +17,14 @@ from streamrf.units import format_seconds
 WORTH_SAYING = 5.0  # seconds
 
 
-def plan_run(source: Source, recipe: Recipe, *, outputs: int, **sizes: Any) -> Plan:
+def plan_run(source: Source, recipe: Recipe, *, outputs: int, keeps: bool = True, **sizes: Any) -> Plan:
     """As ``make_plan``. Where the pilot chooses, this is the plan for Fourier features, with room for its trials of
     random binning: once it has chosen that, there is a plan of its own."""
     if recipe.map == BINNING:
         if source.has_weights:
             raise InputError("random binning counts rows, which cannot have weights: use Fourier features (--map auto)")
         return plan_binning(source, recipe, outputs=outputs, **sizes)
-    plan = make_plan(source, recipe, outputs=outputs, **sizes)
+    plan = make_plan(source, recipe, outputs=outputs, keeps=keeps, **sizes)
     if recipe.map == "weighted" and weighting_seconds(recipe.D) > WORTH_SAYING:
         seconds = format_seconds(weighting_seconds(recipe.D))
         plan.why += f"; fitting the weights of {recipe.D:,} frequencies takes about {seconds} before the pass"

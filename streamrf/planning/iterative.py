@@ -10,6 +10,7 @@ from streamrf.planning.rates import Rates, measure_rates
 from streamrf.precision import make_precision
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.sources.base import Source
+from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.threads import Threads
 
 PULLING = 1.3  # a pass that scores and pulls, in units of one that only makes features
@@ -22,14 +23,15 @@ VECTORS = {"cg": 12 * LAMBDAS, "newton": 34, "sgd": 12}  # arrays of outputs x D
 
 ALIVE = {  # the parts that are alive in each stage
     "pilot": ("pilot", "sample"),
-    "pass": ("statistics", "block", "vectors", "reading", "hold-out rows", "rows that precondition"),
+    "pass": ("statistics", "block", "vectors", "reading", "hold-out rows", "rows that precondition", "features kept"),
     "solve": ("statistics", "block", "vectors", "preconditioner", "reading", "hold-out rows", "judging",
-              "rows that precondition"),
+              "rows that precondition", "features kept"),
 }  # fmt: skip
 CURES = {
     "vectors": "lower --D",
     "preconditioner": "lower --D",
     "rows that precondition": "lower --D",
+    "features kept": "lower --D",
 }
 
 
@@ -48,10 +50,17 @@ def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, thre
     }
 
 
+def kept_bytes(source: Source, recipe: Any, room: int) -> int:
+    """What the features of all rows take, if that fits into the room that is left; nothing where it does not."""
+    item = 8 if recipe.bits == "auto" else make_precision(recipe.bits).features.itemsize
+    needed = KeptFeatures.nbytes(source.n_rows, recipe.D, item)
+    return needed if needed <= room else 0
+
+
 def iterative_seconds(
-    source: Source, recipe: Any, solver: str, outputs: int, rates: Rates, room: int
+    source: Source, recipe: Any, solver: str, outputs: int, rates: Rates, room: int, *, kept: bool
 ) -> dict[str, float]:
-    """Time of the passes, and of the preconditioner."""
+    """Time of the passes, and of the preconditioner; features that are kept are made once."""
     n, D, d = source.n_rows, recipe.D, source.n_features
     features = n * D / rates.features(d)
     together = LAMBDAS if solver == "cg" and recipe.ridge is None else 1
@@ -64,7 +73,8 @@ def iterative_seconds(
         few, many = sorted((m, D))
         sketch = float(few) * few * many / rates.gram + float(few) ** 3 / 3 / rates.factor
     passes = recipe.epochs or STEPS[solver]
-    return {"pass": max(features, reading), "solve": sketch + passes * max(features + pulling, reading)}
+    again = 0.0 if kept else features
+    return {"pass": max(features, reading), "solve": sketch + passes * max(again + pulling, reading)}
 
 
 @lru_cache(maxsize=4)

@@ -23,6 +23,7 @@ from streamrf.planning.iterative import (
     WORTH,
     iterative_parts,
     iterative_seconds,
+    kept_bytes,
     rates_of_this_machine,
 )
 from streamrf.planning.iterative import CURES as ITERATIVE_CURES
@@ -112,9 +113,11 @@ class Plan:
 
 def make_plan(
     source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int | None, classes: bool = False,
-    reserved: int | None = None,
+    reserved: int | None = None, keeps: bool = True,
 ) -> Plan:  # fmt: skip
-    """Sizes from shapes alone; nothing is read. ``classes`` says that the outputs are known to be those of classes."""
+    """Sizes from shapes alone; nothing is read. ``classes`` says that the outputs are known to be those of classes,
+    ``keeps`` that features may be kept between passes, which a cluster does not.
+    """
     reserved = reserved or memory.resident() + COMPILED
     budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
     known = {"outputs": outputs, "threads": threads, "budget": budget, "reserved": reserved}
@@ -123,16 +126,16 @@ def make_plan(
         able = able[:1]
     elif len(able) > 1 and "cholesky" in able and (source.has_weights or recipe.class_weight) and not recipe.is_float:
         able = ("cg",)  # whose sums are exact with weights too
-    plans = {name: _plan_of(name, source, recipe, classes=classes, **known) for name in able}
+    plans = {name: _plan_of(name, source, recipe, classes=classes, keeps=keeps, **known) for name in able}
     if len(plans) == 1 or recipe.loss != "squared":
         return plans[able[0]]
     return _choose(plans["cholesky"], plans["cg"], source, recipe, outputs, threads)
 
 
-def _plan_of(solver: str, source: Source, recipe: Recipe, *, classes: bool, **known: Any) -> Plan:
+def _plan_of(solver: str, source: Source, recipe: Recipe, *, classes: bool, keeps: bool, **known: Any) -> Plan:
     if solver == "cholesky":
         return _direct_plan(source, recipe, classes=classes, **known)
-    return _iterative_plan(solver, source, recipe, **known)
+    return _iterative_plan(solver, source, recipe, keeps=keeps, **known)
 
 
 def _choose(direct: Plan, cg: Plan, source: Source, recipe: Recipe, outputs: int, threads: int) -> Plan:
@@ -166,7 +169,7 @@ def _totals(plan: Plan, source: Source, recipe: Recipe, outputs: int, rates: Rat
 
 
 def _iterative_plan(
-    solver: str, source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int, reserved: int
+    solver: str, source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int, reserved: int, keeps: bool
 ) -> Plan:
     parts = iterative_parts(source, recipe, solver, outputs, threads, budget - reserved)
     parts |= {
@@ -176,10 +179,18 @@ def _iterative_plan(
     fixed = reserved + parts["statistics"] + parts["block"] + parts["vectors"] + parts["preconditioner"]
     share = holdout_share(recipe, source.n_rows)
     span_bytes = _reading(source, recipe, outputs, share, budget - fixed, parts)
-    stages = {name: reserved + int(SLACK * sum(parts[part] for part in alive)) for name, alive in ALIVE.items()}
+    parts["features kept"] = 0
+    stages = _stages(reserved, parts, ALIVE)
+    if keeps:
+        parts["features kept"] = kept_bytes(source, recipe, int((budget - max(stages.values())) / SLACK))
+        stages = _stages(reserved, parts, ALIVE)
     why = f"the {recipe.loss} loss is fitted by passes of gradients" if recipe.loss != "squared" else "as asked for"
     passes = _passes(recipe) + (recipe.epochs or STEPS[solver])
     return Plan(budget, reserved, parts, stages, SPAN_ROWS, span_bytes, share, passes, solver, why, alive=ALIVE)
+
+
+def _stages(reserved: int, parts: dict[str, int], stages: dict[str, tuple[str, ...]]) -> dict[str, int]:
+    return {name: reserved + int(SLACK * sum(parts[part] for part in alive)) for name, alive in stages.items()}
 
 
 def _reading(source: Source, recipe: Recipe, outputs: int, share: float, room: int, parts: dict[str, int]) -> int:
@@ -201,7 +212,7 @@ def _direct_plan(
     share = holdout_share(recipe, source.n_rows)
     span_bytes = _reading(source, recipe, outputs, share, budget - reserved - parts["statistics"], parts)
     parts["total"] = 8 * layout.length if recipe.cv else 0
-    stages = {name: reserved + int(SLACK * sum(parts[part] for part in alive)) for name, alive in STAGES.items()}
+    stages = _stages(reserved, parts, STAGES)
     why = f"the {recipe.D} x {recipe.D} system fits in memory, and one pass of exact sums solves it for every lambda"
     return Plan(budget, reserved, parts, stages, SPAN_ROWS, span_bytes, share, _passes(recipe), "cholesky", why)
 
@@ -264,7 +275,8 @@ def estimate_seconds(plan: Plan, source: Source, recipe: Recipe, outputs: int, r
         seconds = {"pilot": pilot, **_direct_seconds(plan, source, recipe, outputs, rates)}
     else:
         room = plan.budget - plan.reserved
-        seconds = {"pilot": pilot, **iterative_seconds(source, recipe, plan.solver, outputs, rates, room)}
+        kept = bool(plan.parts["features kept"])
+        seconds = {"pilot": pilot, **iterative_seconds(source, recipe, plan.solver, outputs, rates, room, kept=kept)}
     seconds["total"] = sum(seconds.values())
     return seconds
 

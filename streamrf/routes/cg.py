@@ -12,6 +12,7 @@ from streamrf.routes.iterative import Factor, IterativeRoute, under
 from streamrf.routes.walk import Trial, next_block
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients
 from streamrf.solvers.normal_system import NormalSystem
+from streamrf.solvers.ridge import Weights
 
 STEPS = 80  # for one block of lambdas
 TOLERANCE = 1e-4  # what may be left of the right-hand side
@@ -48,16 +49,16 @@ class CGRoute(IterativeRoute):
         while (ridges := next_block(self.first_ridge, self._tried, fixed)) is not None:
             cg = self._begun(cg, ridges, factor)
             self._keep(cg.state)
-            judge = self._score if self.holdout is not None else None
+            judge = (lambda solution: float(self._errors(solution).min())) if self.holdout is not None else None
             solution = cg.run(
                 STEPS, tolerance=TOLERANCE, score=judge, gain=GAIN, patience=PATIENCE, after_step=self._keep
             )
-            self._note(ridges, self._blocks(solution), cg.state.iteration)
+            self._note(ridges, solution, cg.state.iteration)
 
     def _note(self, ridges: list[float], solutions: np.ndarray, steps: int) -> None:
         """Judge the solution of each lambda, and remember the best of all."""
-        for ridge, solution in zip(ridges, solutions, strict=True):
-            score = self._error(solution) if self.holdout is not None else 0.0
+        scores = self._errors(solutions) if self.holdout is not None else np.zeros(len(ridges))
+        for ridge, solution, score in zip(ridges, self._blocks(solutions), scores.tolist(), strict=True):
             if all(score < trial.score for trial in self._tried):
                 self._best = solution.copy()
             self._tried.append(Trial(ridge, score, steps))
@@ -94,16 +95,18 @@ class CGRoute(IterativeRoute):
         """(lambdas, outputs, D)."""
         return solution.reshape(-1, *self.moments.cross.shape)
 
-    def _score(self, solution: np.ndarray) -> float:
-        return min(self._error(part) for part in self._blocks(solution))
-
-    def _error(self, solution: np.ndarray) -> float:
-        """Squared error on the hold-out rows, as a share of the variance of the targets."""
+    def _errors(self, solution: np.ndarray) -> np.ndarray:
+        """For each lambda the squared error on the hold-out rows, as a share of the variance of the targets."""
         assert self.holdout is not None
         assert self.holdout.y is not None
-        error = self.holdout_scores(self.moments.weights(solution, 0.0)) - self.holdout.y
-        variance = max(float(self.moments.target_variance.sum()), np.finfo(np.float64).tiny)
-        return float(self.holdout_weights @ (error**2).sum(axis=1)) / variance
+        several = [self.moments.weights(part, 0.0) for part in self._blocks(solution)]
+        together = Weights(
+            np.concatenate([one.coefficients for one in several], axis=1),
+            np.concatenate([one.intercept for one in several]), 0.0,
+        )  # fmt: skip
+        scores = self.holdout_scores(together).reshape(len(self.holdout), len(several), -1)
+        errors = ((scores - self.holdout.y[:, None, :]) ** 2).sum(axis=2)
+        return self.holdout_weights @ errors / max(float(self.moments.target_variance.sum()), np.finfo(float).tiny)
 
     @property
     def _best_trial(self) -> Trial:

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamrf.calibration import Calibration
 from streamrf.errors import DataError, InputError
-from streamrf.maps.scores import Scorer
+from streamrf.maps.scores import Scorer, scored_width
 from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.judging import as_read, judge
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem
@@ -20,6 +20,7 @@ from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import is_primal, sample_rows
 from streamrf.sources.base import Block
 from streamrf.statistics.gradient import Gradient, Pull
+from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.opening import Opening, OpeningState
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.row_weights import row_weights
@@ -59,8 +60,15 @@ class IterativeRoute(Route):
         prepared, weighting = self.prepared, self.weighting
         return Gradient(
             prepared.scaling, prepared.map, prepared.coding, pull, coefficients, intercept, self.run.source.n_rows,
-            self.run.plan.holdout, self.recipe.seed, weighting.heaviest, weighting.class_weights,
+            self.run.plan.holdout, self.recipe.seed, weighting.heaviest, weighting.class_weights, self._features,
         )  # fmt: skip
+
+    @cached_property
+    def _features(self) -> KeptFeatures | None:
+        if not self.run.plan.parts["features kept"]:
+            return None
+        map = self.prepared.map
+        return KeptFeatures(self.run.source.n_rows, scored_width(map), map.precision.features)
 
     def keep(self, stage: str, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.passes.keep({"stage": stage, **document}, {**self._fixed, **arrays})

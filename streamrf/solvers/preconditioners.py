@@ -14,7 +14,7 @@ import scipy.linalg as sla
 
 from streamrf.errors import NumericalError
 from streamrf.maps.base import FeatureMap
-from streamrf.maps.scores import LANES, dot_rows
+from streamrf.maps.scores import dot_rows, scored_width
 from streamrf.precision import Precision, make_precision
 from streamrf.products import Layout, choose_product
 from streamrf.simd import aligned_empty
@@ -45,8 +45,7 @@ class SampleRows:
         cls, map: FeatureMap, X: np.ndarray, centre: np.ndarray, threads: Threads, weights: np.ndarray | None = None
     ) -> SampleRows:
         """From scaled inputs; rows share alike unless they have weights."""
-        width = -(-max(map.width, map.n_features) // LANES) * LANES
-        Z = np.zeros((len(X), width), map.precision.features)
+        Z = np.zeros((len(X), scored_width(map)), map.precision.features)
         map.compute(X, Z, threads)
         Z[:, map.n_features :] = 0
         weights = np.ones(len(X)) if weights is None else weights

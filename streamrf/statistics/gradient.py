@@ -25,10 +25,11 @@ from streamrf.scaling.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
+from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.sample import chosen_rows
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
+from streamrf.threads import ALONE, Threads
 
 TILE = 1024  # features whose sums stay in the first-level cache while the rows of a batch go by
 PULL_BITS = 30  # of a rounded pull; with 12-bit features 4,096 rows of them are exact in float64
@@ -96,10 +97,11 @@ class Gradient(Statistic[GradientState]):
     seed: int = 0
     heaviest: float = 1.0  # the largest weight of a row
     class_weights: np.ndarray | None = None  # (classes,)
+    features: KeptFeatures | None = None  # of earlier passes
     _kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Sent without what is packed for this CPU."""
+        """Sent without what is packed for this CPU, and without the features that are kept here."""
         return Gradient, (
             self.scaling, self.map, self.coding, self.pull, self.coefficients, self.intercept, self.most_rows,
             self.share, self.seed, self.heaviest, self.class_weights,
@@ -172,22 +174,23 @@ class Gradient(Statistic[GradientState]):
 
         def rows(first: int) -> GradientState:
             part = slice(first, first + step)
-            return self._sum(block.X[part], targets[part], None if weights is None else weights[part])
+            return self._sum(block.take(part), targets[part], None if weights is None else weights[part])
 
         for part in threads.map(rows, range(0, len(block), step)):
             state += part
 
-    def _sum(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> GradientState:
+    def _sum(self, block: Block, targets: np.ndarray, weights: np.ndarray | None) -> GradientState:
         """The state of these rows, on one thread."""
         state, scorer = self.zero(), self._scorer
-        Z = scorer.batch_features()
-        sums = np.zeros((self.pull.outputs, Z.shape[1]))
-        losses = np.empty((len(X), self.pull.losses + 1))
+        room = scorer.batch_features()
+        sums = np.zeros((self.pull.outputs, room.shape[1]))
+        losses = np.empty((len(block), self.pull.losses + 1))
         losses[:, -1] = 1.0 if weights is None else weights
         waiting = 0
-        for first in range(0, len(X), BATCH):
-            part = slice(first, min(first + BATCH, len(X)))
-            scores = scorer.score_batch(self.scaling.transform(X[part], self.map.precision.inputs), Z)
+        for first in range(0, len(block), BATCH):
+            part = slice(first, min(first + BATCH, len(block)))
+            Z = self._features(block.X[part], block.index[part], room)
+            scores = scorer.score_features(Z, part.stop - part.start)
             pulls, losses[part, :-1] = self.pull.of_rows(scores, targets[part])
             if weights is not None:
                 pulls, losses[part, :-1] = pulls * weights[part, None], losses[part, :-1] * weights[part, None]
@@ -201,8 +204,17 @@ class Gradient(Statistic[GradientState]):
             waiting += BATCH
         self._flush(state, sums)
         add_columns(state.losses, losses)
-        state.rows = len(X)
+        state.rows = len(block)
         return state
+
+    def _features(self, X: np.ndarray, index: np.ndarray, room: np.ndarray) -> np.ndarray:
+        """Of a batch: kept from an earlier pass, or made now, in ``room``."""
+        if self.features is not None and (kept := self.features.take(index, room)) is not None:
+            return kept
+        self.map.compute(self.scaling.transform(X, self.map.precision.inputs), room, ALONE)
+        if self.features is not None:
+            self.features.put(index, room)
+        return room
 
     def _flush(self, state: GradientState, sums: np.ndarray) -> None:
         state.totals += sums[:, : self.map.n_features].astype(self._dtype)

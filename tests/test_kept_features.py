@@ -1,0 +1,80 @@
+"""Features that are kept between passes change nothing but the time."""
+
+import numpy as np
+import pytest
+from test_gradient import make_gradient, table
+
+from streamrf.planning import plans
+from streamrf.recipe import Recipe
+from streamrf.sources import ArraySource
+from streamrf.sources.base import Block
+from streamrf.statistics.kept_features import KeptFeatures
+from streamrf.threads import ALONE
+from streamrf.training import Settings, train
+
+
+def kept_for(gradient, rows):
+    width = gradient._scorer.width
+    return KeptFeatures(rows, width, gradient.map.precision.features)
+
+
+@pytest.mark.parametrize("bits", ["7", "8", "12", "float32", "float64"])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_sums_are_the_same_from_features_that_were_kept(bits, shuffled, monkeypatch):
+    X, y = table()
+    order = np.random.default_rng(0).permutation(len(X)) if shuffled else np.arange(len(X))
+    block = Block(X[order], y[order], order)
+    plain = make_gradient(bits)
+    expected = plain.zero()
+    plain.update(expected, block, ALONE)
+    keeping = make_gradient(bits)
+    keeping.features = kept_for(keeping, len(X))
+    for made in (True, False):
+        if not made:
+            monkeypatch.setattr(type(keeping.map), "compute", None)  # whoever makes features now fails
+        found = keeping.zero()
+        keeping.update(found, block, ALONE)
+        assert found.digest() == expected.digest()
+
+
+def test_rows_that_are_not_there_yet_are_made():
+    gradient, (X, _) = make_gradient("8"), table()
+    kept, room = kept_for(gradient, len(X)), gradient._scorer.batch_features()
+    assert kept.take(np.arange(5), room) is None
+    rows = np.arange(room.size, dtype=np.int64).reshape(room.shape).astype(room.dtype)
+    kept.put(np.array([7, 3, 9]), rows)
+    assert kept.take(np.array([3, 4]), room) is None
+    assert np.array_equal(kept.take(np.array([9, 7]), room), rows[[2, 0]])
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "hinge"])
+def test_kept_or_not_the_weights_are_the_same(loss, monkeypatch):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((3000, 4)).astype(np.float32)
+    y = (np.sin(2 * X[:, 0]) + X[:, 1] > 0).astype(int)
+    recipe = Recipe(
+        D=256, kernel="gaussian", length_scale=2.0, scaling="standard", bits="8", pilot="none", loss=loss,
+        solver={"squared": "cg"}.get(loss, "auto"), epochs=2 if loss == "hinge" else None,
+    )  # fmt: skip
+    found = []
+    for kept in (True, False):
+        if not kept:
+            monkeypatch.setattr(plans, "kept_bytes", lambda *_: 0)
+        result = train(ArraySource(X, y), recipe, Settings(threads=2))
+        assert bool(result.plan.parts["features kept"]) == kept
+        found.append(result.model.weights.coefficients)
+    assert np.array_equal(*found)
+
+
+def test_features_are_kept_where_all_of_them_fit_beside_the_rest():
+    rng = np.random.default_rng(1)
+    source = ArraySource(rng.standard_normal((5000, 4)), rng.standard_normal(5000))
+    recipe = Recipe(D=300, bits="8", pilot="none", solver="cg")
+    sizes = {"outputs": 1, "threads": 2, "reserved": 10**8}
+    bare = plans.make_plan(source, recipe, budget=10**10, keeps=False, **sizes)
+    whole = plans.make_plan(source, recipe, budget=10**10, **sizes)
+    size = whole.parts["features kept"]
+    assert bare.parts["features kept"] == 0
+    assert 5000 * 300 <= size <= 5000 * 400
+    assert plans.make_plan(source, recipe, budget=whole.projected + 4, **sizes).parts["features kept"] == size
+    assert plans.make_plan(source, recipe, budget=whole.projected - size // 10, **sizes).parts["features kept"] == 0
