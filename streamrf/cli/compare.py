@@ -9,7 +9,17 @@ from typing import Any
 import click
 
 from streamrf.cli.columns import column_options
-from streamrf.cli.options import data_options, make_recipe, open_data, print_json, run_options, shards_argument
+from streamrf.cli.options import (
+    data_options,
+    gamma_option,
+    make_recipe,
+    nan_option,
+    open_data,
+    print_json,
+    run_options,
+    shards_argument,
+    task_option,
+)
 
 
 @click.command("compare")
@@ -25,7 +35,7 @@ from streamrf.cli.options import data_options, make_recipe, open_data, print_jso
     help="gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU.",
 )
 @click.option("--length-scale", type=float, help="Width of the kernel; by default its median value is 1/e.")
-@click.option("--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale.")
+@gamma_option
 @click.option("--scaling", default="standard", show_default=True, help="none, standard, minmax, quantile, log or pca.")
 @click.option(
     "--form",
@@ -38,20 +48,8 @@ from streamrf.cli.options import data_options, make_recipe, open_data, print_jso
 @click.option("--rows", type=int, default=2000, show_default=True, help="Rows to fit on, and as many to measure on.")
 @click.option("--seeds", type=int, default=3, show_default=True, help="Draws of each map.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The first of them.")
-@click.option(
-    "--task",
-    type=click.Choice(["auto", "regression", "classification"]),
-    default="auto",
-    show_default=True,
-    help="Numbers or classes; told from the targets by default.",
-)
-@click.option(
-    "--nan",
-    type=click.Choice(["error", "drop"]),
-    default="error",
-    show_default=True,
-    help="What to do with rows that have NaN or infinite values.",
-)
+@task_option
+@nan_option
 @click.option(
     "--landmarks", metavar="N,N,...", help="Numbers of landmarks for learned maps; --plot draws errors against them."
 )

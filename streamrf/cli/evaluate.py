@@ -7,15 +7,14 @@ from typing import Any
 import click
 
 from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
-from streamrf.cli.options import data_options, open_data, print_json, run_options, shards_argument
+from streamrf.cli.options import data_options, nan_option, open_data, print_json, run_options, shards_argument
 
 
 @click.command("evaluate")
 @click.argument("model", type=click.Path())
 @shards_argument
 @data_options
-@click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True,
-              help="What to do with rows that have NaN or infinite values.")  # fmt: skip
+@nan_option
 @cluster_options
 @run_options
 def command(model: str, data: tuple[str, ...], **options: Any) -> None:

@@ -52,13 +52,25 @@ data_options = _stack(
     click.option("--exclude", metavar="A,B,...", help="Columns to leave out (parquet)."),
 )
 
+gamma_option = click.option(
+    "--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."
+)
+task_option = click.option(
+    "--task", type=click.Choice(["auto", "regression", "classification"]), default="auto", show_default=True,
+    help="Numbers or classes; told from the targets by default.",
+)  # fmt: skip
+nan_option = click.option(
+    "--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True,
+    help="What to do with rows that have NaN or infinite values.",
+)  # fmt: skip
+
 recipe_options = _stack(
     click.option("--D", "D", type=int, help="Number of random Fourier features (2000 where these are used)."),
     click.option("--kernel", default="auto", show_default=True,
                  help="auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU; --map binning has"
                       " laplacian and bins:SHAPE."),
     click.option("--length-scale", type=float, help="Width of the kernel; the pilot chooses it by default."),
-    click.option("--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."),
+    gamma_option,
     click.option("--map", "map", default="auto", show_default=True,
                  help="auto compares Fourier features and random binning, and with --D or any setting of Fourier"
                       " features draws those. Or how frequencies are drawn: mc, orthogonal, sorf, fastfood, halton,"
@@ -103,12 +115,10 @@ recipe_options = _stack(
     click.option("--epochs", type=int, help="--solver sgd: most passes over the rows (10); hold-out rows stop them."),
     click.option("--parts", "shards", type=int,
                  help="--solver sgd: parts of the rows that run side by side and are averaged (1)."),
-    click.option("--task", type=click.Choice(["auto", "regression", "classification"]), default="auto",
-                 show_default=True, help="Numbers or classes; told from the targets by default."),
+    task_option,
     click.option("--holdout", type=float, help="Share of rows that choose lambda (a tenth, at most 20,000 rows)."),
     click.option("--cv", type=int, metavar="K", help="Choose lambda by K-fold cross-validation, in the same one pass."),
-    click.option("--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True,
-                 help="What to do with rows that have NaN or infinite values."),
+    nan_option,
     click.option("--pilot", type=click.Choice(["auto", "none"]), default="auto", show_default=True,
                  help="Choose settings on a sample of rows, or use the documented defaults."),
     click.option("--seed", type=int, default=0, show_default=True,
