@@ -20,7 +20,8 @@ from streamrf.threads import ALONE, Threads
 
 LANES = 16  # on every machine: narrower vectors are paired by the compiler
 GROUP = 4  # outputs that share one reading of the features
-BATCH = 64  # rows whose features are alive at once in each thread
+BATCH, MOST_ROWS = 64, 512  # rows whose features are alive at once in each thread: a multiple of the first
+BATCH_BYTES = 1 << 18  # that they may take where rows are short: half of the second cache
 
 
 def _dots(outputs: int) -> Callable[..., Any]:
@@ -103,6 +104,11 @@ def scored_width(map: FeatureMap) -> int:
     return -(-max(map.width, map.n_features) // LANES) * LANES
 
 
+def batch_rows(row_bytes: int) -> int:
+    """Rows whose features are alive at once in each thread."""
+    return min(MOST_ROWS, max(1, BATCH_BYTES // max(row_bytes * BATCH, 1)) * BATCH)
+
+
 class Scorer:
     """A feature map with coefficients: scaled inputs in, scores out."""
 
@@ -111,6 +117,7 @@ class Scorer:
         self.dtype = map.precision.inputs
         self.intercept = intercept.astype(self.dtype)
         self.width = scored_width(map)
+        self.batch = batch_rows(self.width * map.precision.features.itemsize)
         self._coefficients = aligned_empty((coefficients.shape[1], self.width), self.dtype)
         self._coefficients[:] = 0
         self._coefficients[:, : map.n_features] = coefficients.T
@@ -118,13 +125,13 @@ class Scorer:
     def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
         """(n, outputs) float64 scores of scaled inputs."""
         out = np.empty((len(X), len(self.intercept)))
-        step = max(BATCH, -(-len(X) // (4 * threads.count * BATCH)) * BATCH)
+        step = max(BATCH, -(-len(X) // (4 * threads.count * BATCH)) * BATCH)  # some for each thread
 
         def batches(first: int) -> None:
             Z = self.batch_features()
             last = min(first + step, len(X))
-            for start in range(first, last, BATCH):
-                stop = min(start + BATCH, last)
+            for start in range(first, last, self.batch):
+                stop = min(start + self.batch, last)
                 self.map.compute(X[start:stop], Z, ALONE)
                 dot_rows(Z, stop - start, self._coefficients, self.intercept, out[start:stop])
 
@@ -133,7 +140,7 @@ class Scorer:
 
     def batch_features(self) -> np.ndarray:
         """Room for the features of one batch."""
-        return np.zeros((BATCH, self.width), self.map.precision.features)
+        return np.zeros((self.batch, self.width), self.map.precision.features)
 
     def score_features(self, Z: np.ndarray, rows: int) -> np.ndarray:
         """(rows, outputs) scores of the first rows of Z, features as the map writes them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from streamrf.maps.scores import BATCH
+from streamrf.maps.scores import batch_rows
 from streamrf.planning.rates import Rates, measure_rates
 from streamrf.precision import make_precision
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
@@ -43,7 +43,7 @@ def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, thre
     kept, columns = (0, max(widest, rows)) if sketched else (rows, widest)
     return {
         "statistics": columns * 8 * (D + 64),
-        "block": threads * (2 * columns * 8 + BATCH * item) * (D + 64),
+        "block": threads * (2 * columns * 8 + batch_rows(item * (D + 64)) * item) * (D + 64),
         "vectors": VECTORS[solver] * outputs * 8 * D,
         "preconditioner": preconditioner_bytes(recipe, rows),
         "rows that precondition": 3 * kept * (source.n_features * max(4, source.x_dtype.itemsize) + 8 * outputs + 16),

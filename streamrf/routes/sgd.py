@@ -25,7 +25,11 @@ from streamrf.statistics.row_weights import row_weights
 
 EPOCHS = 10
 BATCH, RANK = 512, 256
-LEAST_ROWS, MOST_ROWS, ROWS_SHARE = 1000, 4000, 16  # of the sample that is looked at: a sixteenth of all, within bounds
+LEAST_ROWS, MOST_ROWS, ROWS_SHARE = (
+    1000,
+    4000,
+    32,
+)  # of the sample that is looked at: a part of all, within bounds
 PART_ROWS, PART_BYTES = 65_536, 64 * 2**20  # rows that are shuffled together
 LENGTHS = (4.0, 1.0, 0.25, 0.0625)  # tried on the sample, in units of what leverages allow
 DECAY = 0.75  # of the length of steps

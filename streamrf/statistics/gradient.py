@@ -187,8 +187,8 @@ class Gradient(Statistic[GradientState]):
         losses = np.empty((len(block), self.pull.losses + 1))
         losses[:, -1] = 1.0 if weights is None else weights
         waiting = 0
-        for first in range(0, len(block), BATCH):
-            part = slice(first, min(first + BATCH, len(block)))
+        for first in range(0, len(block), scorer.batch):
+            part = slice(first, min(first + scorer.batch, len(block)))
             Z = self._features(block.X[part], block.index[part], room)
             scores = scorer.score_features(Z, part.stop - part.start)
             pulls, losses[part, :-1] = self.pull.of_rows(scores, targets[part])
@@ -196,12 +196,12 @@ class Gradient(Statistic[GradientState]):
                 pulls, losses[part, :-1] = pulls * weights[part, None], losses[part, :-1] * weights[part, None]
             if self.map.precision.exact:
                 pulls = np.rint(pulls / self.steps)
-            if waiting + BATCH > self._exact_rows:
+            if waiting + scorer.batch > self._exact_rows:
                 self._flush(state, sums)
                 waiting = 0
             add_pulls(Z, np.ascontiguousarray(pulls.T, np.float64), sums)
             state.pulls += pulls.sum(axis=0).astype(self._dtype)
-            waiting += BATCH
+            waiting += scorer.batch
         self._flush(state, sums)
         add_columns(state.losses, losses)
         state.rows = len(block)
