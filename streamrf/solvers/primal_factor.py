@@ -96,5 +96,5 @@ class PrimalFactor:
 
     @staticmethod
     def nbytes(D: int) -> int:
-        """Sums in int64, half a square of them, and the factor."""
-        return 4 * D * D + 4 * D * D
+        """Sums in int64, half a square of them; and factors at two lambdas, one of which is about to be let go."""
+        return 4 * D * D + 2 * 4 * D * D
