@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
 
 from streamrf import plots
-from streamrf.comparing import bounds, epsilon
+from streamrf.comparing import bounds, epsilon, grids
 from streamrf.comparing import maps as comparison
 from streamrf.comparing.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
 from streamrf.errors import BudgetError, DataError, InputError, MissingDependencyError
@@ -210,12 +210,48 @@ def test_maps_that_are_not_defined_are_left_out_with_the_reason(threads):
     recipe = PLAIN.with_(kernel="laplacian", bits="12")
     found = compare(ArraySource(X, y), recipe, Ds=[8], seeds=1, rows=30, threads=threads, reporter=reporter)
     assert set(found.skipped) == {"orthogonal", "sorf", "fastfood", "moment-matched"}
-    assert {cell.map for cell in found.cells} == set(DRAWN) - set(found.skipped)
+    assert {cell.map for cell in found.cells} == {*DRAWN, "binning"} - set(found.skipped)
     assert "no second moment" not in found.skipped["orthogonal"]
     assert "second moment" in found.skipped["moment-matched"]
     assert all("laplacian" in reason for reason in found.skipped.values())
     assert any(note.startswith("comparing: sorf is left out: ") for note in notes)
-    assert sum("of 11)" in note for note in notes) == 11
+    assert sum("of 12)" in note for note in notes) == 12
+
+
+def plain_grids(map, X):
+    """Features of random binning as they are defined: a one for the cell of each grid, over the root of their number."""
+    cells = np.floor((X[:, None] - map.shifts.astype(float)) / map.widths.astype(float))
+    columns = [np.unique(cells[:, p], axis=0, return_inverse=True)[1].reshape(-1) for p in range(map.grids)]
+    return np.concatenate([np.eye(c.max() + 1)[c] for c in columns], axis=1) / np.sqrt(map.grids)
+
+
+def test_random_binning_is_measured_as_its_features_would_be(threads):
+    X, y = smooth(200)
+    recipe = PLAIN.with_(kernel="laplacian", length_scale=6.0)
+    bench = Bench(block(X.astype(np.float32), y), recipe, threads)
+    cell = bench.measure("binning", 40, [3, 4])
+    for seed, kernel_error, holdout_error in zip(
+        [3, 4], cell.kernel_error.values, cell.holdout_error.values, strict=True
+    ):
+        map = grids.draw_grids(bench.kernel, X.shape[1], 40, seed)
+        Z = plain_grids(map, X.astype(np.float32).astype(float))
+        K = Z[100:] @ Z[100:].T
+        assert kernel_error == pytest.approx(np.linalg.norm(K - bench.exact) / np.linalg.norm(bench.exact), rel=1e-9)
+        scores = np.stack([dense_scores(Z[:100], y[:100], Z[100:], ridge) for ridge in RIDGES], axis=1)
+        truth = y[100:, None].astype(float)
+        picked = crossed_scores(scores.reshape(100, len(RIDGES), 1), truth)
+        assert holdout_error == pytest.approx(np.sqrt(((picked - truth) ** 2).mean()), rel=1e-4)
+    assert cell.microseconds > 0
+
+
+def test_grids_come_closer_to_their_kernel(threads):
+    X, y = smooth(300)
+    recipe = PLAIN.with_(kernel="laplacian", length_scale=6.0)
+    found = compare(ArraySource(X, y), recipe, kinds=["binning"], Ds=[10, 400], seeds=2, rows=150, threads=threads)
+    few, many = (cell.kernel_error.mean for cell in found.of_map("binning"))
+    assert many < few / 4
+    with pytest.raises(InputError, match="cannot be drawn by random binning"):
+        compare(ArraySource(X, y), PLAIN, kinds=["binning"], Ds=[10], seeds=1, rows=100, threads=threads)
 
 
 def test_structured_maps_have_no_float64(threads):
@@ -357,9 +393,9 @@ def test_a_picture_has_one_line_a_map(found):
 
 
 def test_maps_differ_in_more_than_colour():
-    assert set(plots.STYLES) == set(KINDS)
-    assert len({marker for _, marker, _ in plots.STYLES.values()}) == len(KINDS)
-    assert len({colour for colour, _, _ in plots.STYLES.values()}) == len(KINDS)
+    assert set(plots.STYLES) == {*KINDS, "binning"}
+    assert len({marker for _, marker, _ in plots.STYLES.values()}) == len(plots.STYLES)
+    assert len({colour for colour, _, _ in plots.STYLES.values()}) == len(plots.STYLES)
 
 
 @pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])

@@ -26,7 +26,11 @@ from streamrf.cli.options import (
 @shards_argument
 @data_options
 @column_options
-@click.option("--maps", metavar="A,B,...", help="Ways of drawing frequencies; all but the learned ones by default.")
+@click.option(
+    "--maps",
+    metavar="A,B,...",
+    help="Ways of drawing frequencies, or binning; by default all that need not be learned.",
+)
 @click.option("--D", "D", default="50,100,200,400", show_default=True, metavar="N,N,...", help="Numbers of features.")
 @click.option(
     "--kernel",
@@ -60,7 +64,7 @@ from streamrf.cli.options import (
 @click.option("--overwrite", is_flag=True, help="Replace a picture that is there already.")
 @run_options
 def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
-    """Compare ways of drawing frequencies on a sample of DATA.
+    """Compare ways of drawing frequencies, and random binning, on a sample of DATA.
 
     For each map and number of features: the relative error of its kernel, the hold-out error of a small ridge fit, and
     the time it takes for a row on one thread.

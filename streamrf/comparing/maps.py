@@ -6,13 +6,15 @@ Half of the sample is what maps may look at and what a small ridge fit learns fr
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from streamrf import memory
+from streamrf.comparing.grids import draw_grids, dual_scores, shared_grids
 from streamrf.comparing.kernel_error import feature_block, relative_error
 from streamrf.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.kernels import Kernel, make_kernel
@@ -26,7 +28,7 @@ from streamrf.pilot.fourier import RIDGES, defaults
 from streamrf.pilot.sampling import draw_sample
 from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.precision import make_precision
-from streamrf.recipe import Recipe
+from streamrf.recipe import BINNING, Recipe
 from streamrf.reporting import Reporter
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Block, Source
@@ -36,6 +38,7 @@ from streamrf.units import format_bytes
 
 FEWEST_ROWS = 8
 DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # the others take seconds each: they are asked for
+BINNABLE = "laplacian"  # the kernel that random binning can draw
 SWEPT = ("mc", "orthogonal", "ekal-sample", "ekal-cluster")  # compared by default where landmarks are
 TIMED_ROWS, TIMED_REPEATS = 256, 15  # short runs, so that the median is one that nothing else interrupted
 SMALL_D = 1500  # up to here, threads that share one factorisation wait for each other more than they work
@@ -143,6 +146,8 @@ class Bench:
 
     def measure(self, kind: str, D: int, seeds: Sequence[int], landmarks: int | None = None) -> Cell:
         """Small fits go side by side, one thread each; large ones one by one, on all threads."""
+        if kind == BINNING:
+            return self.measure_grids(D, seeds)
         across, within = (self.threads, ALONE) if D <= SMALL_D else (ALONE, self.threads)
         maps = list(across.map(lambda seed: self.build(kind, D, seed, landmarks), seeds))
         kernel = Spread(tuple(across.map(lambda each: self.kernel_error(each, within), maps)))
@@ -150,13 +155,30 @@ class Bench:
         microseconds = float(np.median([self.microseconds(each) for each in maps]))
         return Cell(kind, D, kernel, holdout, microseconds, landmarks)
 
+    def measure_grids(self, grids: int, seeds: Sequence[int]) -> Cell:
+        """Random binning, by its inner products."""
+        X, Y = (self.scaling.transform(rows.X, np.float32) for rows in (self.fitted, self.unseen))
+        maps = [draw_grids(self.kernel, X.shape[1], grids, seed) for seed in seeds]
+        kernel, holdout = [], []
+        for map in maps:
+            gap = shared_grids(map, Y, Y, self.threads) - self.exact
+            kernel.append(float(np.linalg.norm(gap) / np.linalg.norm(self.exact)))
+            fitted, across = (shared_grids(map, rows, X, self.threads) for rows in (X, Y))
+            targets = self.coding.values(self.fitted.y)  # type: ignore[arg-type]
+            holdout.append(self._judged(dual_scores(fitted, across, targets, RIDGES)))
+        timed = Y[:TIMED_ROWS]
+        microseconds = float(np.median([_microseconds(partial(map.indices, timed)) for map in maps])) / len(timed)
+        return Cell(BINNING, grids, Spread(tuple(kernel)), Spread(tuple(holdout)), microseconds)
+
     def kernel_error(self, map: FeatureMap, threads: Threads) -> float:
         return relative_error(map, self._inputs(map), self.exact, threads)
 
     def holdout_error(self, map: FeatureMap, threads: Threads) -> float:
         """Of a ridge fit to the fitted half: root mean squared error, or share of wrong classes."""
         trial = RidgeTrial(self.scaling, map, self.coding, threads)
-        scores = trial.scores(trial.fit(self.fitted, RIDGES), self.unseen)
+        return self._judged(trial.scores(trial.fit(self.fitted, RIDGES), self.unseen))
+
+    def _judged(self, scores: np.ndarray) -> float:
         truth = self.coding.values(self.unseen.y)  # type: ignore[arg-type]
         picked = crossed_scores(scores, truth)
         if self.coding.task == CLASSIFICATION:
@@ -167,16 +189,21 @@ class Bench:
         """Of one row on one thread, projection and cosines: the median of a few runs over a block."""
         X = self._inputs(map)[:TIMED_ROWS]
         out = feature_block(map, len(X))
-        map.compute(X, out, ALONE)  # compiles and packs
-        times = []
-        for _ in range(TIMED_REPEATS):
-            start = time.perf_counter()
-            map.compute(X, out, ALONE)
-            times.append(time.perf_counter() - start)
-        return float(np.median(times)) / len(X) * 1e6
+        return _microseconds(lambda: map.compute(X, out, ALONE)) / len(X)
 
     def _inputs(self, map: FeatureMap) -> np.ndarray:
         return self.scaling.transform(self.unseen.X, map.precision.inputs)
+
+
+def _microseconds(work: Callable[[], object]) -> float:
+    """The median of a few runs, after one that compiles and packs."""
+    work()
+    times = []
+    for _ in range(TIMED_REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times)) * 1e6
 
 
 def _coding(sample: Block, recipe: Recipe) -> TargetCoding:
@@ -210,7 +237,8 @@ def compare(
     ``recipe`` has kernel, scaling, form, bits and seed. With ``landmarks``, learned maps are measured at each of these.
     """
     start, reporter = time.monotonic(), reporter or Reporter()
-    kinds, Ds = list(dict.fromkeys(kinds or (SWEPT if landmarks else DRAWN))), sorted(set(Ds))
+    usual = SWEPT if landmarks else (*DRAWN, *([BINNING] if recipe.kernel == BINNABLE else []))
+    kinds, Ds = list(dict.fromkeys(kinds or usual)), sorted(set(Ds))
     _check(recipe, kinds, Ds, seeds, rows, landmarks or ())
     reporter.note(source.describe())
     bench = Bench(_sample(source, rows, recipe), recipe, threads)
@@ -228,7 +256,8 @@ def _check(
     recipe: Recipe, kinds: list[str], Ds: list[int], seeds: int, rows: int, landmarks: Sequence[int] = ()
 ) -> None:
     for kind in kinds:
-        kind_of(kind)
+        if kind != BINNING:
+            kind_of(kind)
     for D in Ds:
         recipe.with_(D=D)
     for count in landmarks:
@@ -267,7 +296,8 @@ def _measure_all(
     skipped: dict[str, str] = {}
     for number, kind in enumerate(kinds, 1):
         reporter.note(f"comparing: {kind} ({number} of {len(kinds)})")
-        counts: list[int | None] = [*landmarks] if landmarks and kind_of(kind).learned else [None]
+        learned = kind != BINNING and kind_of(kind).learned
+        counts: list[int | None] = [*landmarks] if landmarks and learned else [None]
         try:
             cells += [bench.measure(kind, D, seeds, count) for D in Ds for count in counts]
         except (InputError, NumericalError) as error:  # not defined for this kernel, or not found on these rows

@@ -13,6 +13,7 @@ from streamrf.kernels import Kernel
 from streamrf.maps.frequencies import kind_of
 from streamrf.maps.learned import Pairs
 from streamrf.maps.learned.ekal import fit_weights
+from streamrf.recipe import BINNING
 
 if TYPE_CHECKING:
     from streamrf.comparing.maps import Bench
@@ -50,6 +51,8 @@ def spectra(bench: Bench, kinds: Sequence[str], D: int, seed: int) -> Spectra:
     plane, axes = two_axes(X)
     found = []
     for kind in kinds:
+        if kind == BINNING:  # it has none
+            continue
         kind_of(kind)
         drawn = bench.build(kind, D, seed).frequencies
         found.append(Spectrum(kind, drawn.dense() @ plane, drawn.weights * len(drawn)))
