@@ -29,7 +29,7 @@ from streamrf.cli.options import (
 @click.option(
     "--maps",
     metavar="A,B,...",
-    help="Ways of drawing frequencies, or binning; by default all that need not be learned.",
+    help="Ways of drawing frequencies, or binning; all but learned ones by default.",
 )
 @click.option("--D", "D", default="50,100,200,400", show_default=True, metavar="N,N,...", help="Numbers of features.")
 @click.option(
