@@ -152,8 +152,7 @@ def _function(body: Callable[..., None], per: int) -> Callable[..., Any]:
     return codegen
 
 
-i = types.intp
-STORED, ADDED = types.void(i, i, i, i), types.void(i, i, i, i, i, i)
+STORED, ADDED = (types.void(*[types.intp] * count) for count in (4, 6))
 
 
 @intrinsic
