@@ -137,6 +137,7 @@ class Foreman(ABC):
         elif ticket.is_lost or isinstance(failure, KilledWorker):
             self._lose(errand)
         elif failure is not None:
+            self.call_off(errand)
             raise explain(failure, errand)
         else:
             self._succeed(errand)

@@ -19,6 +19,7 @@ from streamrf.engines.cluster.errands import Orders, add_sums, sum_rows
 from streamrf.engines.cluster.foreman import Errand, Foreman, Part
 from streamrf.engines.cluster.groups import Groups, row_set
 from streamrf.engines.cluster.holdings import Holdings
+from streamrf.errors import DataError, StorageError
 
 MAX_FETCHES = 3  # times that one result is asked for
 
@@ -31,19 +32,34 @@ class Summing(Foreman, Generic[S]):
         self.job, self.orders = job, orders
         self.statistic = crew.share(job.statistic)
         self.held = Holdings()
+        self.failure: Exception | None = None
+        job.whole = True  # sums enter with the rows that they are of
         self.epoch = 0
         self.fetching: tuple[Part, Ticket] | None = None
         self._fetches = 0
 
     def run(self, watch: Watcher) -> S:
-        while self.groups or self.running or self.held or self.fetching:
-            self.step()
+        while self.groups or self._under_way():
+            self._step()
             self._follow_wishes()
             self._fetch_the_last()
             self.job.pending = self._pending()
             watch(self.job)
             self.job.arrived = False
         return self.job.state
+
+    def _under_way(self) -> bool:
+        return bool(self.running or self.held or self.fetching)
+
+    def _step(self) -> None:
+        """Rows that cannot be read end the pass, once what was summed beside them is here: it can be kept then."""
+        if self.failure and not self._under_way():
+            raise self.failure
+        try:
+            self.step()
+        except (DataError, StorageError) as error:
+            self.failure = self.failure or error
+            self.job.stop = True
 
     def next_errand(self, hand: Hand) -> Errand | None:
         pair = self._pair(hand.address)
