@@ -21,5 +21,6 @@ def test_the_quick_benchmark_writes_its_numbers(tmp_path):
     assert told["table 3"]["toy"]["SUPERVISE"] > 0
     assert told["metric"]["smooth"]["learned"] < 1.05 * told["metric"]["smooth"]["none"]
     assert told["paper"]["table 3"]["CPU"][3] == 3.687
-    for title in ("Table 2", "Table 3", "Learned metric"):
+    assert all(seconds["learning"] > 0 < seconds["pass"] for seconds in told["cost"].values())
+    for title in ("Table 2", "Table 3", "Learned metric", "Cost of learning"):
         assert title in run.stdout
