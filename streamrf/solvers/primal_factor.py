@@ -65,7 +65,8 @@ class PrimalFactor:
     def __init__(self, gram: SampleGram, centre: np.ndarray, amplitudes: np.ndarray, threads: Threads) -> None:
         self._gram, self._about, self._threads = gram, (centre, amplitudes), threads
         matrix = gram.centred(*self._about)
-        spectrum = Spectrum(matrix)
+        with threads.blas_for(len(matrix)):
+            spectrum = Spectrum(matrix)
         self.least = max(spectrum.shift_for(gram.rows * KNOWN_SHARE), ROUNDING * spectrum.largest)
         self._factored(matrix, self.least)
 
@@ -74,10 +75,11 @@ class PrimalFactor:
         mu = max(ridge, self.least)
         if mu != self._mu:
             self._factored(self._gram.centred(*self._about), mu)
-        factor = self._factor
+        factor, threads = self._factor, self._threads
 
         def apply(residual: np.ndarray) -> np.ndarray:
-            solved, _ = sla.lapack.spotrs(factor, residual.T.astype(np.float32), lower=1)
+            with threads.blas_for(len(factor)):
+                solved, _ = sla.lapack.spotrs(factor, residual.T.astype(np.float32), lower=1)
             return np.ascontiguousarray(solved.T, np.float64)
 
         return apply
