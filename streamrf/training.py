@@ -160,8 +160,16 @@ class Training:
         """Plan again now that the classes are counted: many of them make wide targets and wide scores."""
         if coding.classes:
             wider = self._sized(coding.outputs, classes=True, reserved=self.plan.reserved)
-            if wider.projected > self.plan.projected:
+            if wider.projected > self.plan.projected or wider.keeps_features != self.plan.keeps_features:
                 self.plan = self._agreed(wider)
+
+    def _keep_features(self, recipe: Recipe, coding: TargetCoding) -> None:
+        """Plan again now that the precision is known: features may be smaller than they might have been, and fit."""
+        if self.recipe.bits == AUTO and self.plan.parts.get("features kept") == 0:
+            known = {"classes": bool(coding.classes), "reserved": self.plan.reserved}
+            settled = self._sized(coding.outputs, recipe.with_(solver=self.plan.solver), **known)
+            if settled.keeps_features:
+                self.plan = self._agreed(settled)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -202,6 +210,7 @@ class Training:
         sample = draw_sample(self.source, rows, self.recipe.seed, self.recipe.nan)
         recipe, story = self._pilot(sample, coding)
         self._plan_binning(recipe, coding)
+        self._keep_features(recipe, coding)
         scaling = self._scaling(recipe, sample)
         map = self._map(recipe, scaling, sample, coding, story)
         recipe = recipe.with_(solver=self.plan.solver)

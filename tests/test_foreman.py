@@ -124,13 +124,12 @@ class MadeUpCrew:
     def finished(self, seconds: float) -> list[MadeUpTicket]:
         self.time += 0.5
         ready = [ticket for ticket in self.open if ticket.home in self.hands and self._can(ticket)]
-        if not ready:
-            return []
-        ticket = ready[self.rng.integers(len(ready))]
-        self.open.remove(ticket)
-        if not ticket.is_lost:
-            self._do(ticket)
-        return [ticket]
+        some = [ready[i] for i in self.rng.permutation(len(ready))[: self.rng.integers(1, 4)]]
+        for ticket in some:
+            self.open.remove(ticket)
+            if not ticket.is_lost:
+                self._do(ticket)
+        return some
 
     def _can(self, ticket: MadeUpTicket) -> bool:
         """An errand waits for its inputs, for ever if they are lost; a paused worker hands out and begins nothing."""
@@ -258,6 +257,34 @@ def test_an_error_on_a_worker_ends_the_run_as_it_is() -> None:
     crew._do = fail  # type: ignore[method-assign]
     with pytest.raises(DataError, match="a NaN"):
         summing.run(lambda job: None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_that_cannot_be_read_end_the_run_with_all_else_brought_in(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    crew = MadeUpCrew(rng, workers=int(rng.integers(1, 5)), trouble=float(rng.choice([0.0, 0.1])))
+    job, summing = make_summing(crew, rng)
+    do, bad, steps = crew._do, int(rng.integers(ROWS)), itertools.count()
+
+    def read(ticket: Any) -> None:
+        orders = ticket.errand[-1]
+        if isinstance(orders, dict) and any(start <= bad < stop for start, stop in orders["spans"]):
+            ticket.error = DataError("a NaN")
+        else:
+            do(ticket)
+
+    def watch(job: Pass[Any]) -> None:
+        assert next(steps) < 3000, "nothing moves"
+        if rng.random() < 0.2:
+            job.ask(stop=False)
+
+    crew._do = read  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="a NaN"):
+        summing.run(watch)
+    assert bad not in job.done
+    assert (np.flatnonzero(job.state.counts) == [row for row in range(ROWS) if row in job.done]).all()
+    assert not summing.held
+    assert not summing.running
 
 
 def test_rows_over_which_workers_keep_dying_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

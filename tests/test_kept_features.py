@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from test_gradient import make_gradient, table
 
+from streamrf.maps.fourier import FourierMap
 from streamrf.planning import plans
 from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource
@@ -56,25 +57,30 @@ def test_kept_or_not_the_weights_are_the_same(loss, monkeypatch):
         D=256, kernel="gaussian", length_scale=2.0, scaling="standard", bits="8", pilot="none", loss=loss,
         solver={"squared": "cg"}.get(loss, "auto"), epochs=2 if loss == "hinge" else None,
     )  # fmt: skip
-    found = []
+    found, made, compute = [], [], FourierMap.compute
+    monkeypatch.setattr(FourierMap, "compute", lambda map, X, *rest: (made.append(len(X)), compute(map, X, *rest)))
     for kept in (True, False):
+        made.clear()
         if not kept:
             monkeypatch.setattr(plans, "kept_bytes", lambda *_: 0)
         result = train(ArraySource(X, y), recipe, Settings(threads=2))
         assert bool(result.plan.parts["features kept"]) == kept
-        found.append(result.model.weights.coefficients)
-    assert np.array_equal(*found)
+        found.append((result.model.weights.coefficients, sum(made)))
+    (weights, few), (same, many) = found
+    assert np.array_equal(weights, same)
+    assert many > few + 2 * 2500  # rows whose features were made again, in two passes at least
 
 
 def test_features_are_kept_where_all_of_them_fit_beside_the_rest():
-    rng = np.random.default_rng(1)
-    source = ArraySource(rng.standard_normal((5000, 4)), rng.standard_normal(5000))
-    recipe = Recipe(D=300, bits="8", pilot="none", solver="cg")
+    rows, D = 200_000, 2000
+    source = ArraySource(np.zeros((rows, 4), np.float32), np.arange(rows))
+    recipe = Recipe(D=D, bits="8", pilot="none", solver="cg")
     sizes = {"outputs": 1, "threads": 2, "reserved": 10**8}
-    bare = plans.make_plan(source, recipe, budget=10**10, keeps=False, **sizes)
     whole = plans.make_plan(source, recipe, budget=10**10, **sizes)
     size = whole.parts["features kept"]
-    assert bare.parts["features kept"] == 0
-    assert 5000 * 300 <= size <= 5000 * 400
-    assert plans.make_plan(source, recipe, budget=whole.projected + 4, **sizes).parts["features kept"] == size
-    assert plans.make_plan(source, recipe, budget=whole.projected - size // 10, **sizes).parts["features kept"] == 0
+    assert rows * D <= size <= 1.1 * rows * D
+    assert not plans.make_plan(source, recipe, budget=10**10, keeps=False, **sizes).keeps_features
+    assert plans.make_plan(source, recipe, budget=whole.projected + 4, **sizes).keeps_features
+    narrow = plans.make_plan(source, recipe, budget=whole.projected - size // 2, **sizes)
+    assert not narrow.keeps_features
+    assert narrow.projected <= whole.projected - size // 2

@@ -101,7 +101,7 @@ recipe_options = _stack(
     click.option("--lambda", "ridge", type=float, help="Ridge penalty; chosen on hold-out rows by default."),
     click.option("--solver", type=click.Choice(["auto", "cholesky", "cg", "newton", "sgd"]), default="auto",
                  show_default=True, help="cholesky sums a D x D matrix in one pass; cg passes over the rows some twenty"
-                                         " times and never holds it; newton and sgd are for other losses."),
+                                         " times instead; newton and sgd are for other losses."),
     click.option("--preconditioner", type=click.Choice(["auto", "sample", "nystrom"]), default="auto",
                  show_default=True, help="What speeds up cg and newton: the factor of a sample of rows, or a sketch."),
     click.option("--loss", type=click.Choice(["squared", "hinge", "squared-hinge", "logistic", "huber", "quantile"]),

@@ -56,6 +56,8 @@ def spectra(bench: Bench, kinds: Sequence[str], D: int, seed: int) -> Spectra:
         kind_of(kind)
         drawn = bench.build(kind, D, seed).frequencies
         found.append(Spectrum(kind, drawn.dense() @ plane, drawn.weights * len(drawn)))
+    if not found:
+        raise InputError("random binning has no frequencies to draw: name other maps with --maps")
     if X.shape[1] == 2:
         found.append(grid_spectrum(bench.kernel, X[:GRID_ROWS], seed))
     return Spectra(X[:SHOWN_ROWS] @ plane, axes, found, bench.kernel)

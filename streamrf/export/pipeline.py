@@ -1,6 +1,6 @@
 """What prediction needs, as plain arrays in the form that the compiled kernels use: the same numbers, other programs.
 
-Features that are rounded to 8 or 12 bits must be computed with the roundings of our kernels, step by step: a cosine
+Features that are rounded to 7, 8 or 12 bits must be computed with the roundings of our kernels, step by step: a cosine
 that differs in its last bit may round to another integer, and that shows in the prediction.
 """
 

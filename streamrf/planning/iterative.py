@@ -37,7 +37,7 @@ CURES = {
 
 def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, threads: int, room: int) -> dict[str, int]:
     """Bytes of what only an iterative route has."""
-    D, item = recipe.D, 8 if recipe.bits == "auto" else make_precision(recipe.bits).features.itemsize
+    D, item, recipe = recipe.D, _item(recipe), recipe.with_(solver=solver)
     rows = sample_rows(recipe, source.n_rows, room)
     sketched, widest = recipe.preconditioner == "nystrom", max(outputs + 1, LAMBDAS * outputs)
     kept, columns = (0, max(widest, rows)) if sketched else (rows, widest)
@@ -52,13 +52,17 @@ def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, thre
 
 def kept_bytes(source: Source, recipe: Any, room: int) -> int:
     """What the features of all rows take, if that fits into the room that is left; nothing where it does not."""
-    item = 8 if recipe.bits == "auto" else make_precision(recipe.bits).features.itemsize
-    needed = KeptFeatures.nbytes(source.n_rows, recipe.D, item)
+    needed = KeptFeatures.nbytes(source.n_rows, recipe.D, _item(recipe))
     return needed if needed <= room else 0
 
 
+def _item(recipe: Any) -> int:
+    """Bytes of a feature, at most."""
+    return 8 if recipe.bits == "auto" else make_precision(recipe.bits).features.itemsize
+
+
 def iterative_seconds(
-    source: Source, recipe: Any, solver: str, outputs: int, rates: Rates, room: int, *, kept: bool
+    source: Source, recipe: Any, solver: str, outputs: int, rates: Rates, *, room: int, kept: bool
 ) -> dict[str, float]:
     """Time of the passes, and of the preconditioner; features that are kept are made once."""
     n, D, d = source.n_rows, recipe.D, source.n_features
@@ -66,7 +70,7 @@ def iterative_seconds(
     together = LAMBDAS if solver == "cg" and recipe.ridge is None else 1
     pulling = features * (PULLING - 1) * outputs * together
     reading = n * d * source.x_dtype.itemsize / rates.read
-    m = sample_rows(recipe, n, room)
+    m = sample_rows(recipe.with_(solver=solver), n, room)
     if recipe.preconditioner == "nystrom":
         sketch = max(features * (1 + (PULLING - 1) * m), reading)
     else:  # a Gram matrix of features or of rows, and its factor

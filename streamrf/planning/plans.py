@@ -83,6 +83,11 @@ class Plan:
     def projected(self) -> int:
         return max(self.stages.values())
 
+    @property
+    def keeps_features(self) -> bool:
+        """Whether the features of all rows are kept between passes."""
+        return bool(self.parts.get("features kept"))
+
     def check(self) -> None:
         """Refuse now what could not end well."""
         if self.workers:
@@ -275,8 +280,8 @@ def estimate_seconds(plan: Plan, source: Source, recipe: Recipe, outputs: int, r
         seconds = {"pilot": pilot, **_direct_seconds(plan, source, recipe, outputs, rates)}
     else:
         room = plan.budget - plan.reserved
-        kept = bool(plan.parts["features kept"])
-        seconds = {"pilot": pilot, **iterative_seconds(source, recipe, plan.solver, outputs, rates, room, kept=kept)}
+        known: dict[str, Any] = {"room": room, "kept": plan.keeps_features}
+        seconds = {"pilot": pilot, **iterative_seconds(source, recipe, plan.solver, outputs, rates, **known)}
     seconds["total"] = sum(seconds.values())
     return seconds
 

@@ -1,4 +1,4 @@
-"""The route of conjugate gradients: one pass a step, never D x D; lambda walks on from where the last one ended."""
+"""The route of conjugate gradients: one pass a step, no sum over all rows of D x D; lambda walks on where it ended."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class IterativeRoute(Route):
 
     @cached_property
     def _features(self) -> KeptFeatures | None:
-        if not self.run.plan.parts["features kept"]:
+        if not self.run.plan.keeps_features:
             return None
         map = self.prepared.map
         return KeptFeatures(self.run.source.n_rows, scored_width(map), map.precision.features)
@@ -113,16 +113,14 @@ class IterativeRoute(Route):
         X = self.prepared.scaling.transform(sample.X, self.prepared.map.precision.inputs)
         weights = row_weights(self._as_read(sample), self.prepared.coding, self.weighting.class_weights)
         map, mean = self.prepared.map, self.moments.mean
-        if is_primal(map.n_features, self._sample_rows):
+        if is_primal(map.n_features, len(X)):
             return PrimalFactor(SampleGram.of(map, X, self.threads, weights), mean, map.amplitudes, self.threads)
         return SampleFactor(SampleRows.of(map, X, mean, self.threads, weights), self.threads)
 
     def _sketched(self) -> NystromFactor:
         """One pass of products with random directions."""
         D = self.prepared.map.n_features
-        test = random_directions(
-            sample_rows(self.recipe, self.run.source.n_rows, self.run.plan.budget), D, self.recipe.seed
-        )
+        test = random_directions(self._sample_rows, D, self.recipe.seed)
         kept = self.passes.kept
         if kept and SKETCH + "values" in kept.arrays:
             sketch = kept.arrays[SKETCH + "values"]

@@ -18,6 +18,7 @@ from streamrf.routes.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.solvers.preconditioners import SampleRows
 from streamrf.solvers.ridge import Weights
+from streamrf.solvers.sizes import SGD_ROWS
 from streamrf.sources.base import Block, Span
 from streamrf.sources.counting import CountingSource
 from streamrf.statistics.descent import Descent, Pace
@@ -25,11 +26,7 @@ from streamrf.statistics.row_weights import row_weights
 
 EPOCHS = 10
 BATCH, RANK = 512, 256
-LEAST_ROWS, MOST_ROWS, ROWS_SHARE = (
-    1000,
-    4000,
-    32,
-)  # of the sample that is looked at: a part of all, within bounds
+LEAST_ROWS, ROWS_SHARE = 1000, 32  # of the sample that is looked at: a part of all, within bounds
 PART_ROWS, PART_BYTES = 65_536, 64 * 2**20  # rows that are shuffled together
 LENGTHS = (4.0, 1.0, 0.25, 0.0625)  # tried on the sample, in units of what leverages allow
 DECAY = 0.75  # of the length of steps
@@ -83,7 +80,7 @@ class SGDRoute(IterativeRoute):
     def _few(self) -> Block:
         """So few rows of the sample that looking at them takes a small part of an epoch; spread over all of it."""
         assert self.sample is not None
-        rows = int(np.clip(self.run.source.n_rows // ROWS_SHARE, LEAST_ROWS, MOST_ROWS))
+        rows = int(np.clip(self.run.source.n_rows // ROWS_SHARE, LEAST_ROWS, SGD_ROWS))
         return self.sample.take(slice(0, None, -(-len(self.sample) // rows)))
 
     def _chosen_pace(self) -> Pace:

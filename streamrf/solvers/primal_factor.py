@@ -10,13 +10,14 @@ import scipy.linalg as sla
 
 from streamrf.errors import NumericalError
 from streamrf.maps.base import FeatureMap
-from streamrf.products import Layout, choose_product
+from streamrf.products import PRODUCT_ROWS, Layout, choose_product, worst_work_bytes
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum
-from streamrf.threads import Threads
+from streamrf.threads import Threads, available_cores
 
 KNOWN_SHARE = 0.25  # directions that a sample knows, for each of its rows
 ROUNDING = 2e-6  # of the largest eigenvalue: what float32 can tell from nothing
+FLOAT_ROWS = 1024  # of a block of floats
 RAISED = (1.0, 10.0, 100.0)  # times mu, where a factor fails
 
 
@@ -37,14 +38,19 @@ class SampleGram:
         product, layout = choose_product(map.precision.key if plain else "float64", threads.count), Layout(D)
         shares = np.ones(len(X)) if weights is None else weights * (len(X) / weights.sum())
         totals, sums = np.zeros(layout.length, np.int64 if plain else np.float64), np.zeros(D)
-        Z = np.zeros((product.rows, max(map.width, D)), product.dtype if plain else map.precision.features)
-        for first in range(0, len(X), product.rows):
-            some = X[first : first + product.rows]
+        step = product.rows if plain else FLOAT_ROWS
+        Z = np.zeros((step, max(map.width, D)), product.dtype if plain else map.precision.features)
+        for first in range(0, len(X), step):
+            some = X[first : first + step]
             map.compute(some, Z, threads)
-            share, features = shares[first : first + len(some)], Z[: len(some), :D]
-            sums += share @ features
-            block = np.ascontiguousarray(features) if plain else features * np.sqrt(share)[:, None]
-            product.add(block, layout, totals, threads)
+            features = Z[: len(some), :D]
+            if plain:
+                sums += features.sum(axis=0, dtype=np.int64)
+                product.add(features, layout, totals, threads)
+            else:
+                share = shares[first : first + len(some)]
+                sums += share @ features
+                product.add(features * np.sqrt(share)[:, None], layout, totals, threads)
         return cls(totals, layout, sums / len(X), 1 / len(X), len(X))
 
     def centred(self, centre: np.ndarray, amplitudes: np.ndarray) -> np.ndarray:
@@ -97,6 +103,8 @@ class PrimalFactor:
         raise NumericalError(f"the sample's system is singular even at lambda {mu * RAISED[-1]:g}: choose a larger one")
 
     @staticmethod
-    def nbytes(D: int) -> int:
-        """Sums in int64, half a square of them; and factors at two lambdas, one of which is about to be let go."""
-        return 4 * D * D + 2 * 4 * D * D
+    def nbytes(D: int, bits: str) -> int:
+        """Sums in int64, half a square of them; factors at two lambdas, one of which is about to be let go; and what
+        the sums are made with."""
+        work = 4 * PRODUCT_ROWS * (D + 64) + worst_work_bytes(bits, Layout(D), available_cores())
+        return 4 * D * D + 2 * 4 * D * D + work

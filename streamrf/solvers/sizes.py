@@ -8,6 +8,7 @@ from streamrf.solvers.preconditioners import NystromFactor, SampleFactor
 from streamrf.solvers.primal_factor import PrimalFactor
 
 MOST_ROWS, LEAST_ROWS = 16_000, 256  # of a sample that preconditions by the products of its rows
+SGD_ROWS = 4000  # of the sample that stochastic gradients look at, at most
 FEW = 1000  # rows that cost nothing worth saving
 PER_FEATURE = 2  # rows of one that preconditions by those of its features
 ROWS_SHARE = 12  # the part of all rows that a sample may be, so that it costs little beside the passes
@@ -19,18 +20,20 @@ def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
     """Rows of the sample (or rank of the sketch) that precondition: as many as help and fit."""
     if recipe.preconditioner == "nystrom":
         return rank(recipe, room)
+    if recipe.solver == "sgd":
+        return min(SGD_ROWS, n_rows)
     many = PER_FEATURE * recipe.D
     if many <= n_rows // ROWS_SHARE and preconditioner_bytes(recipe, many) <= MEMORY_SHARE * room:
         return min(max(FEW, many), n_rows)
-    rows = max(FEW, min(MOST_ROWS, many, n_rows // ROWS_SHARE))
+    rows = max(FEW, min(MOST_ROWS, recipe.D, n_rows // ROWS_SHARE))
     while rows > LEAST_ROWS and preconditioner_bytes(recipe, rows) > MEMORY_SHARE * room:
         rows = rows * 3 // 4
     return min(rows, n_rows)
 
 
 def is_primal(D: int, rows: int) -> bool:
-    """Whether the matrix of the features is smaller than that of the rows."""
-    return rows >= D
+    """Whether the sample knows enough of the features' own matrix, which is then smaller than that of the rows."""
+    return 2 * rows >= 3 * D
 
 
 def rank(recipe: Any, room: int) -> int:
@@ -43,6 +46,6 @@ def rank(recipe: Any, room: int) -> int:
 def preconditioner_bytes(recipe: Any, rows: int) -> int:
     if recipe.preconditioner == "nystrom":
         return NystromFactor.nbytes(rows, recipe.D)
-    if is_primal(recipe.D, rows):
-        return PrimalFactor.nbytes(recipe.D)
+    if is_primal(recipe.D, rows) and recipe.solver != "sgd":
+        return PrimalFactor.nbytes(recipe.D, recipe.bits)
     return SampleFactor.nbytes(rows, recipe.D, "float64" if recipe.bits == "auto" else recipe.bits)

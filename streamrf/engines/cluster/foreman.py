@@ -87,8 +87,18 @@ class Foreman(ABC):
             if given is not None:
                 self.running[hand.address] = given
                 self._rows_given += given.rows
-        for ticket in self.crew.finished(TICK):
-            self._finish(ticket)
+        self._finish_all(self.crew.finished(TICK))
+
+    def _finish_all(self, tickets: Iterable[Ticket]) -> None:
+        """Every one of them is seen to, also after one that failed: whoever goes on after that must not miss any."""
+        failures = []
+        for ticket in tickets:
+            try:
+                self._finish(ticket)
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _take_from_the_paused(self) -> None:
         """Dask does not begin what a worker has before it when its memory is almost full: others are to do it."""

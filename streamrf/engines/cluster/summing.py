@@ -19,7 +19,7 @@ from streamrf.engines.cluster.errands import Orders, add_sums, sum_rows
 from streamrf.engines.cluster.foreman import Errand, Foreman, Part
 from streamrf.engines.cluster.groups import Groups, row_set
 from streamrf.engines.cluster.holdings import Holdings
-from streamrf.errors import DataError, StorageError
+from streamrf.errors import DataError, StorageError, StreamRFError
 
 MAX_FETCHES = 3  # times that one result is asked for
 
@@ -59,13 +59,19 @@ class Summing(Foreman, Generic[S]):
             self.step()
         except (DataError, StorageError) as error:
             self.failure = self.failure or error
-            self.job.stop = True
+        except StreamRFError as error:  # nobody is left to bring the sums
+            raise self.failure or error from error
+
+    @property
+    def _stopping(self) -> bool:
+        """Nothing new is begun: a watcher wants it so, or rows cannot be read."""
+        return self.job.stop or self.failure is not None
 
     def next_errand(self, hand: Hand) -> Errand | None:
         pair = self._pair(hand.address)
         if pair:
             return self._merge(hand.address, *pair)
-        return self._sum(hand) if self.groups and not self.job.stop else None
+        return self._sum(hand) if self.groups and not self._stopping else None
 
     def _pair(self, home: str) -> tuple[Part, Part] | None:
         """A part of this worker that is called for, and another: its own if it has two, else anyone's.
@@ -88,7 +94,7 @@ class Summing(Foreman, Generic[S]):
         return [part for home in self.paused for part in self._called(self.held.of(home))]
 
     def _is_called_for(self, epoch: int) -> bool:
-        return epoch < self.epoch or self.job.stop or not self.groups
+        return epoch < self.epoch or self._stopping or not self.groups
 
     def _merge(self, home: str, first: Part, second: Part) -> Errand:
         inputs = self._take(first, second)
@@ -144,7 +150,7 @@ class Summing(Foreman, Generic[S]):
 
     def _follow_wishes(self) -> None:
         """A watcher may ask for all sums so far, or for a stop."""
-        if self.job.stop:
+        if self._stopping:
             for errand in [errand for errand in self.running.values() if errand.group]:
                 self.call_off(errand)
         elif self.job.collect and not self._is_collecting():
