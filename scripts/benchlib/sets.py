@@ -126,7 +126,8 @@ def _kdd_part(table, columns: list[str], words: dict[str, np.ndarray]) -> Rows:
         values = table[name].to_numpy()
         found += [values == word for word in words[name]] if name in words else [values]
     X = np.stack([np.asarray(column, np.float32) for column in found], axis=1)
-    return X, (table["label"].to_numpy().astype(str) != "normal.").astype(np.int64)
+    labels = np.char.rstrip(table["label"].to_numpy().astype(str), ".")  # some copies end every label with a dot
+    return X, (labels != "normal").astype(np.int64)
 
 
 SETS = {
