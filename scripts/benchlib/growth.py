@@ -16,7 +16,8 @@ from benchlib.tables import generated
 
 MINUTES = "about 9 minutes, of which D = 20,000 takes 3"
 FIXED = ("--kernel", "gaussian", "--length-scale", 5, "--scaling", "standard", "--bits", 8, "--lambda", 1e-5,
-         "--solver", "cholesky", "--pilot", "none", "--map", "mc", "--no-checkpoint", "--no-statistics", "--overwrite")  # fmt: skip
+         "--solver", "cholesky", "--pilot", "none", "--map", "mc", "--no-checkpoint", "--no-statistics",
+         "--overwrite")  # fmt: skip
 
 
 @dataclass(frozen=True)
