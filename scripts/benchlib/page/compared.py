@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from benchlib.against import TASKS
+from benchlib import larger
+from benchlib.against import ENTRANTS, LEFT_OUT, TASKS
 from benchlib.curve import points
 from benchlib.page.words import (
     called,
@@ -36,8 +38,17 @@ def peers(found: Found) -> list[str]:
     tasks = [name for name in TASKS if of_task(cells, name)]
     lines = ["![Error against training time](pictures/benchmarks-peers.png)", "", *_overall(cells, tasks)]
     for name in tasks:
-        lines += ["", f"### {SETS[name].title}", "", *_task(of_task(cells, name), name)]
-    return lines
+        mine = of_task(cells, name)
+        wanted = [each for each in ENTRANTS if name not in LEFT_OUT.get(each, ())]
+        lines += ["", f"### {SETS[name].title}", "", *_task(mine, name), *_missing(mine, wanted)]
+    absent = [SETS[name].title for name in TASKS if name not in tasks]
+    return lines + (["", f"Not measured yet: {joined(absent)}."] if absent else [])
+
+
+def _missing(mine: dict[str, Cell], wanted: Iterable[str]) -> list[str]:
+    """Who has not had a turn is not to look like someone who lost."""
+    absent = [called(each) for each in wanted if each not in mine]
+    return [f"- Not measured yet: {joined(absent)}."] if absent else []
 
 
 def _overall(cells: dict[str, Cell], tasks: list[str]) -> list[str]:
@@ -147,7 +158,7 @@ def memory(found: Found) -> list[str]:
         f"{about['rounds']} rounds for trees; each contestant reads in the way its documentation has for large",
         "data. Searches ran without the limit.",
         "", "![Peak memory](pictures/benchmarks-memory.png)", "",
-        *table(heads, rows, left=2), "", *_survivors(mine, done),
+        *table(heads, rows, left=2), "", *_survivors(mine, done), *_missing(mine, larger.ENTRANTS),
     ]  # fmt: skip
 
 
