@@ -36,7 +36,9 @@ MARGIN = 1.01  # errors closer than this are called equal
 def peers(found: Found) -> list[str]:
     cells = found["peers"]["cells"]
     tasks = [name for name in TASKS if of_task(cells, name)]
+    remark = found["peers"].get("remark")  # put there by hand; a new measurement writes the file without it
     lines = ["![Error against training time](pictures/benchmarks-peers.png)", "", *_overall(cells, tasks)]
+    lines = [*([f"**{remark}**", ""] if remark else []), *lines]
     for name in tasks:
         mine = of_task(cells, name)
         wanted = [each for each in ENTRANTS if name not in LEFT_OUT.get(each, ())]
