@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from interruptions import Stops
 from test_gradient import make_gradient, table
 
+from streamrf.interrupts import Interrupted
 from streamrf.maps.fourier import FourierMap
 from streamrf.planning import plans
 from streamrf.recipe import Recipe
+from streamrf.routes import iterative
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
 from streamrf.statistics.kept_features import KeptFeatures
@@ -84,3 +87,33 @@ def test_features_are_kept_where_all_of_them_fit_beside_the_rest():
     narrow = plans.make_plan(source, recipe, budget=whole.projected - size // 2, **sizes)
     assert not narrow.keeps_features
     assert narrow.projected <= whole.projected - size // 2
+
+
+def table_of_classes(rows, classes):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((rows, 4)).astype(np.float32)
+    return ArraySource(X, rng.integers(0, classes, rows), chunk_rows=1000)
+
+
+def test_a_plan_that_no_longer_keeps_them_replaces_one_that_did(monkeypatch):
+    """With all classes counted there may be no room for features, and the plan is the smaller one for it."""
+    sizes = iter([10**9, 0, 0])
+    monkeypatch.setattr(plans, "kept_bytes", lambda *_: next(sizes))
+    recipe = Recipe(D=64, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", loss="logistic", solver="newton")
+    assert not train(table_of_classes(1000, 3), recipe, Settings(threads=1)).plan.keeps_features
+
+
+def test_a_run_resumed_under_another_plan_ends_the_same(monkeypatch, tmp_path):
+    """Other memory, another choice of solver and of sample: what was begun goes on as it was."""
+    source = table_of_classes(8000, 2)
+    recipe = Recipe(D=256, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", scaling="standard")
+    monkeypatch.setattr(plans, "_choose", lambda direct, cg, *_: cg)
+    expected = train(source, recipe, Settings(threads=1)).model.weights.coefficients
+    settings = Settings(threads=1, checkpoint=tmp_path / "kept")
+    with pytest.raises(Interrupted):
+        train(source, recipe, settings, Stops(4))
+    monkeypatch.setattr(plans, "_choose", lambda direct, cg, *_: direct)
+    monkeypatch.setattr(iterative, "sample_rows", lambda *_: 300)
+    resumed = train(source, recipe, settings)
+    assert resumed.plan.solver == "cholesky"
+    assert np.array_equal(resumed.model.weights.coefficients, expected)

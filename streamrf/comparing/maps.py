@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from streamrf import memory
+from streamrf.clocks import seconds_of
 from streamrf.comparing.grids import draw_grids, dual_scores, shared_grids
-from streamrf.comparing.kernel_error import feature_block, relative_error
+from streamrf.comparing.kernel_error import feature_block, relative_error, relative_gap
 from streamrf.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.kernels import Kernel, make_kernel
 from streamrf.look import TargetScan, settle_targets
@@ -161,10 +162,7 @@ class Bench:
         maps = [draw_grids(self.kernel, X.shape[1], grids, seed) for seed in seeds]
         kernel, holdout = [], []
         for map in maps:
-            gap = shared_grids(map, Y, Y, self.threads)
-            gap -= self.exact
-            kernel.append(float(np.linalg.norm(gap) / np.linalg.norm(self.exact)))
-            del gap  # before there are four more of its size
+            kernel.append(relative_gap(shared_grids(map, Y, Y, self.threads), self.exact))
             fitted, across = (shared_grids(map, rows, X, self.threads) for rows in (X, Y))
             targets = self.coding.values(self.fitted.y)  # type: ignore[arg-type]
             holdout.append(self._judged(dual_scores(fitted, across, targets, RIDGES)))
@@ -198,14 +196,7 @@ class Bench:
 
 
 def _microseconds(work: Callable[[], object]) -> float:
-    """The median of a few runs, after one that compiles and packs."""
-    work()
-    times = []
-    for _ in range(TIMED_REPEATS):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times)) * 1e6
+    return float(np.median(seconds_of(work, TIMED_REPEATS))) * 1e6
 
 
 def _coding(sample: Block, recipe: Recipe) -> TargetCoding:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg as sla
 
+from streamrf.clocks import seconds_of
 from streamrf.maps.cosine import PackedCosines
 from streamrf.products import LIMITS, Layout, choose_product
 from streamrf.threads import Threads
@@ -41,13 +41,7 @@ def measure_rates(bits: str, threads: Threads) -> Rates:
 
 
 def _best(work: Callable[[], object], repeats: int = 3) -> float:
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(seconds_of(work, repeats))
 
 
 def _map_seconds(d: int, threads: Threads) -> float:
