@@ -92,7 +92,8 @@ def test_features_are_kept_where_all_of_them_fit_beside_the_rest():
 def table_of_classes(rows, classes):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((rows, 4)).astype(np.float32)
-    return ArraySource(X, rng.integers(0, classes, rows), chunk_rows=1000)
+    y = np.digitize(np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2], np.linspace(-0.5, 0.5, classes - 1))
+    return ArraySource(X, y, chunk_rows=1000)
 
 
 def test_a_plan_that_no_longer_keeps_them_replaces_one_that_did(monkeypatch):
