@@ -329,8 +329,14 @@ class TestPlan:
         assert self.planned(Recipe(D=1000)).solver == "cholesky"
 
     def test_a_budget_for_neither_is_refused(self):
+        found = self.planned(Recipe(D=2_000_000, bits="8"), budget=2**30)
+        assert found.why.startswith("neither Cholesky nor conjugate gradients fit the budget")
         with pytest.raises(BudgetError):
-            self.planned(Recipe(D=2_000_000, bits="8"), budget=2**30).check()
+            found.check()
+
+    def test_a_solver_that_was_not_asked_for_is_not_called_so(self):
+        assert self.planned(Recipe(D=100, solver="cg")).why == "as asked for"
+        assert "weights" in self.planned(Recipe(D=100, class_weight="balanced")).why
 
 
 @pytest.mark.parametrize("settings", [{"solver": "cg", "loss": "hinge"}, {"loss": "logistic", "cv": 3}])

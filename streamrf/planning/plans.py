@@ -152,7 +152,9 @@ def _choose(direct: Plan, cg: Plan, source: Source, recipe: Recipe, outputs: int
                 f" {format_bytes(direct.budget)}: passes of conjugate gradients never hold it"
             )
             return cg
-        return direct if direct.projected <= cg.projected else cg
+        least = min((direct, cg), key=lambda plan: plan.projected)
+        least.why = f"neither Cholesky nor conjugate gradients fit the budget; {least.solver} needs less"
+        return least
     if recipe.D < CROSSING:
         return direct
     rates = rates_of_this_machine(recipe.bits, threads)
@@ -189,9 +191,17 @@ def _iterative_plan(
     if keeps:
         parts["features kept"] = kept_bytes(source, recipe, int((budget - max(stages.values())) / SLACK))
         stages = _stages(reserved, parts, ALIVE)
-    why = f"the {recipe.loss} loss is fitted by passes of gradients" if recipe.loss != "squared" else "as asked for"
+    why = _why_iterative(solver, recipe)
     passes = _passes(recipe) + (recipe.epochs or STEPS[solver])
     return Plan(budget, reserved, parts, stages, SPAN_ROWS, span_bytes, share, passes, solver, why, alive=ALIVE)
+
+
+def _why_iterative(solver: str, recipe: Recipe) -> str:
+    if recipe.loss != "squared":
+        return f"the {recipe.loss} loss is fitted by passes of gradients"
+    if recipe.solver == solver:
+        return "as asked for"
+    return "rows have weights, with which only the sums of gradients are exact"
 
 
 def _stages(reserved: int, parts: dict[str, int], stages: dict[str, tuple[str, ...]]) -> dict[str, int]:
