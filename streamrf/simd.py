@@ -73,6 +73,25 @@ def counted_loop(
     return after
 
 
+def own_function(name: str, body: Callable[..., None]) -> Callable[..., Any]:
+    """Code for an intrinsic of integer arguments that calls ``body`` as a function of its own, never inlined: its
+    registers are for its sums alone."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function = builder.module.globals.get(name)
+        if function is None:
+            function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            inner = ir.IRBuilder(function.append_basic_block("entry"))
+            body(inner, *function.args)
+            inner.ret_void()
+        builder.call(function, list(args))
+        return context.get_dummy_value()
+
+    return codegen
+
+
 def prefetch(builder: Any, address: Any, *, write: bool) -> None:
     """Ask for the cache line at an address that will be read, or written too; a hint, nothing more."""
     byte = I8.as_pointer()
@@ -87,6 +106,13 @@ def half_of(builder: Any, vector: Any, part: int) -> Any:
     count = vector.type.count // 2
     order = ir.Constant(ir.VectorType(I32, count), list(range(part * count, (part + 1) * count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
+
+
+def mixed(builder: Any, a: Any, b: Any) -> Any:
+    """a0 b0 a1 b1 ..."""
+    count = a.type.count
+    order = [index for c in range(count) for index in (c, count + c)]
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, 2 * count), order))
 
 
 def pinned(builder: Any, vector: Any) -> Any:

@@ -1,5 +1,7 @@
 """Gradient passes against dense products; the laws of exact sums hold for them too."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
@@ -8,10 +10,12 @@ from streamrf.errors import FileFormatError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.precision import make_precision
+from streamrf.products import LIMITS
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Block
-from streamrf.statistics.gradient import BATCH, Gradient
+from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.opening import Opening
+from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import chosen_rows
 from streamrf.targets import TargetCoding
@@ -147,14 +151,30 @@ def test_held_out_rows_pull_at_nothing():
     assert_same(total(gradient, Block(X, y, index)), total(alone, Block(X[kept], y[kept], index[kept])))
 
 
-def test_sums_that_outgrow_float64_are_flushed_in_time():
-    """12-bit features and the longest pulls: more rows than one flush has, all pulling the same way."""
-    gradient = make_gradient("12", outputs=1)
-    rows = gradient._exact_rows + 3 * BATCH + 1
-    X = np.repeat(table()[0][:1], rows, axis=0)
-    state = total(gradient, Block(X, np.full(rows, 3.0), np.arange(rows)))
-    one = total(gradient, Block(X[:1], np.full(1, 3.0), np.arange(1)))
-    assert np.array_equal(state.totals, one.totals * rows)
+@pytest.mark.parametrize("bits", [7, 8, 12])
+@pytest.mark.parametrize("rows", [1, 2, MOST_ROWS, 2 * MOST_ROWS + 3])
+def test_the_largest_pulls_at_the_largest_features_do_not_overflow(bits, rows):
+    """All pull the same way, so that nothing cancels; widths that no tile divides."""
+    dtype = np.int16 if bits == 12 else np.int8
+    for sign, pull in product((-1, 1), (2**PULL_BITS, 2**PULL_BITS - 1, 2**15, 2**15 - 1, 2**10, -(2**PULL_BITS))):
+        Z = np.full((rows, FEATURES + 5), sign * LIMITS[bits], dtype)
+        sums = np.ones((1, Z.shape[1]), np.int64)
+        add_whole_pulls(Z, np.full((rows, 1), pull), sums)
+        assert (sums == 1 + sign * LIMITS[bits] * pull * rows).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+@pytest.mark.parametrize("outputs", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("rows", [1, 2, 65, 64])
+def test_whole_pulls_are_summed_exactly(dtype, outputs, rows):
+    rng = np.random.default_rng(rows)
+    limit = 2047 if dtype == np.int16 else 127
+    Z = rng.integers(-limit, limit + 1, (rows + 2, 3 * FEATURES + 16)).astype(dtype)
+    C = rng.integers(-(2**PULL_BITS), 2**PULL_BITS + 1, (rows, outputs))
+    sums = rng.integers(-5, 6, (outputs, Z.shape[1]))
+    expected = sums + C.T @ Z[:rows].astype(np.int64)
+    add_whole_pulls(Z, C, sums)
+    assert np.array_equal(sums, expected)
 
 
 def test_no_pull_is_beyond_its_bound():

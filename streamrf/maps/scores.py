@@ -15,88 +15,121 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from streamrf.maps.base import FeatureMap
-from streamrf.simd import I32, I64, aligned_empty, call, counted_loop
+from streamrf.simd import I64, aligned_empty, call, counted_loop, lanes, own_function
 from streamrf.threads import ALONE, Threads
 
 LANES = 16  # on every machine: narrower vectors are paired by the compiler
-GROUP = 4  # outputs that share one reading of the features
+GROUP_BYTES = 12  # of outputs whose sums for two rows fit the registers
+TILE_BYTES = 1 << 13  # of each output's weights
 BATCH, MOST_ROWS = 64, 512  # rows whose features are alive at once in each thread: a multiple of the first
 BATCH_BYTES = 1 << 18  # that they may take where rows are short: half of the second cache
 
 
 def _dots(outputs: int) -> Callable[..., Any]:
-    """The body for ``outputs`` dot products of one row with coefficients (outputs, count), rows ``stride`` apart."""
+    """Code for the dot products of two rows, ``apart`` bytes apart, with lines of W: LANES sums of each go on."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        z, w, stride, count, out = args[:5]
-        element = context.get_value_type(signature.args[5].dtype)
-        real = context.get_value_type(signature.args[6].dtype)
-        kind = ir.VectorType(real, LANES)
-        features = builder.inttoptr(z, ir.VectorType(element, LANES).as_pointer())
-        lines = [
-            builder.inttoptr(builder.add(w, builder.mul(stride, ir.Constant(I64, o))), kind.as_pointer())
-            for o in range(outputs)
-        ]
+        element, real = (context.get_value_type(signature.args[number].dtype) for number in (6, 7))
 
-        def turn(k: Any, totals: list[Any]) -> list[Any]:
-            value = builder.load(builder.gep(features, [k]), align=1)
-            if isinstance(element, ir.IntType):
-                value = builder.sitofp(value, kind)
-            elif element != real:
-                value = builder.fpext(value, kind)
-            return [
-                call(builder, "llvm.fma", kind, value, builder.load(builder.gep(line, [k]), align=4), total)
-                for line, total in zip(lines, totals, strict=True)
-            ]
+        def body(inner: Any, *places: Any) -> None:
+            _dot_tile(inner, element, real, outputs, *places)
 
-        vectors, zero = builder.sdiv(count, ir.Constant(I64, LANES)), ir.Constant(kind, [0.0] * LANES)
-        after = counted_loop(builder, vectors, 1, [zero] * outputs, turn)
-        store = builder.inttoptr(out, real.as_pointer())
-        for o, line in enumerate(after):
-            builder.store(_in_order(builder, line), builder.gep(store, [ir.Constant(I64, o)]))
-        return context.get_dummy_value()
+        name = f"streamrf_dots_{outputs}_{element}_{real}"
+        return own_function(name, body)(context, builder, signature, args[:6])
 
     return codegen
 
 
-def _in_order(builder: Any, value: Any) -> Any:
-    """The sum of a vector's lanes, first to last."""
-    total = builder.extract_element(value, ir.Constant(I32, 0))
-    for lane in range(1, value.type.count):
-        total = builder.fadd(total, builder.extract_element(value, ir.Constant(I32, lane)))
-    return total
+def _dot_tile(
+    builder: Any, element: Any, real: Any, outputs: int, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any
+) -> None:
+    """``count`` features, a register's worth at a time, so that no more than one of W's is held."""
+    width = lanes() if real == ir.FloatType() else lanes() // 2
+    kind, parts = ir.VectorType(real, width), LANES // width
+    rows = [builder.inttoptr(a, ir.VectorType(element, width).as_pointer()) for a in (z, builder.add(z, apart))]
+    lines = [
+        builder.inttoptr(builder.add(w, builder.mul(stride, ir.Constant(I64, o))), kind.as_pointer())
+        for o in range(outputs)
+    ]
+    held = builder.inttoptr(sums, kind.as_pointer())
+    places = [builder.gep(held, [ir.Constant(I64, index)]) for index in range(len(rows) * outputs * parts)]
+
+    def feature(row: Any, at: Any) -> Any:
+        value = builder.load(builder.gep(row, [at]), align=1)
+        if isinstance(element, ir.IntType):
+            return builder.sitofp(value, kind)
+        return value if element == real else builder.fpext(value, kind)
+
+    def turn(k: Any, totals: list[Any]) -> list[Any]:
+        for part in range(parts):
+            at = builder.add(k, ir.Constant(I64, part))
+            values = [feature(row, at) for row in rows]
+            for o, line in enumerate(lines):
+                weight = builder.load(builder.gep(line, [at]), align=4)
+                for r, value in enumerate(values):
+                    place = (r * outputs + o) * parts + part
+                    totals[place] = call(builder, "llvm.fma", kind, value, weight, totals[place])
+        return totals
+
+    vectors, start = builder.sdiv(count, ir.Constant(I64, width)), [builder.load(place, align=4) for place in places]
+    for value, place in zip(counted_loop(builder, vectors, parts, start, turn), places, strict=True):
+        builder.store(value, place, align=4)
+
+
+def _signature(Z: Any, W: Any) -> Any:
+    return types.void(*[types.intp] * 6, Z, W)
 
 
 @intrinsic
-def _dot_group(typing: Any, z: Any, w: Any, stride: Any, count: Any, out: Any, Z: Any, W: Any) -> Any:
-    i = types.intp
-    return types.void(i, i, i, i, i, Z, W), _dots(GROUP)
+def _dot_one(typing: Any, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any, Z: Any, W: Any) -> Any:
+    return _signature(Z, W), _dots(1)
 
 
 @intrinsic
-def _dot_one(typing: Any, z: Any, w: Any, stride: Any, count: Any, out: Any, Z: Any, W: Any) -> Any:
-    i = types.intp
-    return types.void(i, i, i, i, i, Z, W), _dots(1)
+def _dot_two(typing: Any, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any, Z: Any, W: Any) -> Any:
+    return _signature(Z, W), _dots(2)
+
+
+@intrinsic
+def _dot_three(typing: Any, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any, Z: Any, W: Any) -> Any:
+    return _signature(Z, W), _dots(3)
 
 
 @njit(cache=True, nogil=True)
 def dot_rows(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
     """``out[r, o] = intercept[o] + Z[r] . W[o]``."""
+    group = GROUP_BYTES // W.itemsize
+    for o in range(0, len(W), group):
+        last = min(o + group, len(W))
+        _dot_group(Z, rows, W[o:last], intercept[o:last], out[:, o:last])
+
+
+@njit(cache=True, nogil=True)
+def _dot_group(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
+    """Outputs that share one reading of the features, a tile of them at a time, whose weights stay in the first cache.
+
+    A last row without a partner is taken twice.
+    """
     outputs, count = W.shape
-    scratch = np.empty(GROUP, W.dtype)
-    s, w, stride = scratch.ctypes.data, W.ctypes.data, W.strides[0]
+    sums = np.zeros((rows + 1, outputs, LANES), W.dtype)
+    z, w, s, tile = Z.ctypes.data, W.ctypes.data, sums.ctypes.data, TILE_BYTES // W.itemsize
+    for k in range(0, count, tile):
+        size, weights = np.intp(min(tile, count - k)), np.intp(w + k * W.itemsize)
+        for r in range(0, rows, 2):
+            row, place = np.intp(z + r * Z.strides[0] + k * Z.itemsize), np.intp(s + r * sums.strides[0])
+            apart = np.intp(Z.strides[0] if r + 1 < rows else 0)
+            if outputs == 1:
+                _dot_one(row, apart, weights, W.strides[0], size, place, Z, W)
+            elif outputs == 2:
+                _dot_two(row, apart, weights, W.strides[0], size, place, Z, W)
+            else:
+                _dot_three(row, apart, weights, W.strides[0], size, place, Z, W)
     for r in range(rows):
-        z = np.intp(Z.ctypes.data + r * Z.strides[0])
-        o = 0
-        while o + GROUP <= outputs:
-            _dot_group(z, np.intp(w + o * stride), stride, count, np.intp(s), Z, W)
-            for g in range(GROUP):
-                out[r, o + g] = scratch[g] + intercept[o + g]
-            o += GROUP
-        while o < outputs:
-            _dot_one(z, np.intp(w + o * stride), stride, count, np.intp(s), Z, W)
-            out[r, o] = scratch[0] + intercept[o]
-            o += 1
+        for o in range(outputs):
+            total = sums[r, o, 0]
+            for lane in range(1, LANES):
+                total += sums[r, o, lane]
+            out[r, o] = total + intercept[o]
 
 
 def scored_width(map: FeatureMap) -> int:

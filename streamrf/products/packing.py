@@ -10,16 +10,9 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from streamrf.products.tiles import FOURS, GROUPS, RAISED, TILE, UNROLLED, VECTORS
-from streamrf.simd import I8, I16, I32, I64, constant, counted_loop, dot_bytes, dot_pairs, lanes, splat
+from streamrf.simd import I8, I16, I32, I64, constant, counted_loop, dot_bytes, dot_pairs, lanes, mixed, splat
 
 SPARE = 8  # elements at the end of a buffer, for copies that take more than they need
-
-
-def _mixed(builder: Any, a: Any, b: Any) -> Any:
-    """a0 b0 a1 b1 ..."""
-    count = a.type.count
-    order = [index for c in range(count) for index in (c, count + c)]
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, 2 * count), order))
 
 
 @intrinsic
@@ -36,11 +29,11 @@ def _interleave(typing: Any, first: Any, stride: Any, out: Any, feature: Any) ->
         for _ in range(per):
             rows.append(builder.load(builder.inttoptr(address, line), align=1))
             address = builder.add(address, args[1])
-        mixed = _mixed(builder, *rows[:2])
+        group = mixed(builder, *rows[:2])
         if per == 4:
             pairs = ir.VectorType(I16, TILE)
-            mixed = _mixed(builder, *(builder.bitcast(part, pairs) for part in (mixed, _mixed(builder, *rows[2:]))))
-        builder.store(mixed, builder.inttoptr(args[2], mixed.type.as_pointer()), align=32)
+            group = mixed(builder, *(builder.bitcast(part, pairs) for part in (group, mixed(builder, *rows[2:]))))
+        builder.store(group, builder.inttoptr(args[2], group.type.as_pointer()), align=32)
         return context.get_dummy_value()
 
     i = types.intp

@@ -31,6 +31,7 @@ from streamrf.simd import (
     dot_pairs,
     half_of,
     lanes,
+    own_function,
     pinned,
     prefetch,
     splat,
@@ -134,22 +135,8 @@ def share_of_tile(per: int) -> int:
 
 
 def _function(body: Callable[..., None], per: int) -> Callable[..., Any]:
-    """Code for an intrinsic that calls ``body`` as a function of its own: its registers are for its sums alone."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        name = f"streamrf_tile{body.__name__}_{per}"
-        function = builder.module.globals.get(name)
-        if function is None:
-            function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
-            function.linkage = "internal"
-            function.attributes.add("noinline")
-            inner = ir.IRBuilder(function.append_basic_block("entry"))
-            body(inner, per, *function.args)
-            inner.ret_void()
-        builder.call(function, list(args))
-        return context.get_dummy_value()
-
-    return codegen
+    """In a larger function LLVM would leave some sums on the stack, at addresses that no vector is aligned to."""
+    return own_function(f"streamrf_tile{body.__name__}_{per}", lambda builder, *args: body(builder, per, *args))
 
 
 STORED, ADDED = (types.void(*[types.intp] * count) for count in (4, 6))

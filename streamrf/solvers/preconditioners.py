@@ -20,7 +20,7 @@ from streamrf.products import Layout, choose_product
 from streamrf.simd import aligned_empty
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum
-from streamrf.statistics.gradient import add_pulls
+from streamrf.statistics.pull_sums import add_pulls
 from streamrf.threads import Threads
 
 ROWS = 256  # of the sample, that a thread takes at a time

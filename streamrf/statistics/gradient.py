@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numba import njit
 
 from streamrf.errors import FileFormatError, InputError
 from streamrf.maps.base import FeatureMap
@@ -26,13 +25,11 @@ from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
 from streamrf.statistics.kept_features import KeptFeatures
+from streamrf.statistics.pull_sums import PULL_BITS, add_pulls, add_whole_pulls
 from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.sample import chosen_rows
 from streamrf.targets import TargetCoding
 from streamrf.threads import ALONE, Threads
-
-TILE = 1024  # features whose sums stay in the first-level cache while the rows of a batch go by
-PULL_BITS = 30  # of a rounded pull; with 12-bit features 4,096 rows of them are exact in float64
 
 
 class Pull(ABC):
@@ -128,13 +125,6 @@ class Gradient(Statistic[GradientState]):
         bounds = np.maximum(self.heaviest * self.pull.bounds(self.reach), np.finfo(np.float64).tiny * 2**60)
         return np.exp2(np.ceil(np.log2(bounds)) - bits)
 
-    @property
-    def _exact_rows(self) -> int:
-        """Rows whose sums are exact in float64, or a fair share of work where nothing is."""
-        if not self.map.precision.exact:
-            return 2**16
-        return 2 ** (53 - PULL_BITS) // (LIMITS[int(self.map.precision.name)] + 1)
-
     def zero(self) -> GradientState:
         m = self.pull.outputs
         return GradientState(
@@ -183,10 +173,9 @@ class Gradient(Statistic[GradientState]):
         """The state of these rows, on one thread."""
         state, scorer = self.zero(), self._scorer
         room = scorer.batch_features()
-        sums = np.zeros((self.pull.outputs, room.shape[1]))
+        sums = np.zeros((self.pull.outputs, room.shape[1]), self._dtype)
         losses = np.empty((len(block), self.pull.losses + 1))
         losses[:, -1] = 1.0 if weights is None else weights
-        waiting = 0
         for first in range(0, len(block), scorer.batch):
             part = slice(first, min(first + scorer.batch, len(block)))
             Z = self._features(block.X[part], block.index[part], room)
@@ -195,14 +184,12 @@ class Gradient(Statistic[GradientState]):
             if weights is not None:
                 pulls, losses[part, :-1] = pulls * weights[part, None], losses[part, :-1] * weights[part, None]
             if self.map.precision.exact:
-                pulls = np.rint(pulls / self.steps)
-            if waiting + scorer.batch > self._exact_rows:
-                self._flush(state, sums)
-                waiting = 0
-            add_pulls(Z, np.ascontiguousarray(pulls.T, np.float64), sums)
-            state.pulls += pulls.sum(axis=0).astype(self._dtype)
-            waiting += scorer.batch
-        self._flush(state, sums)
+                pulls = np.rint(pulls / self.steps).astype(np.int64)
+                add_whole_pulls(Z, pulls, sums)
+            else:
+                add_pulls(Z, np.ascontiguousarray(pulls.T, np.float64), sums)
+            state.pulls += pulls.sum(axis=0)
+        state.totals += sums[:, : self.map.n_features]
         add_columns(state.losses, losses)
         state.rows = len(block)
         return state
@@ -215,10 +202,6 @@ class Gradient(Statistic[GradientState]):
         if self.features is not None:
             self.features.put(index, room)
         return room
-
-    def _flush(self, state: GradientState, sums: np.ndarray) -> None:
-        state.totals += sums[:, : self.map.n_features].astype(self._dtype)
-        sums[:] = 0
 
     @property
     def _scorer(self) -> Scorer:
@@ -234,25 +217,3 @@ class Gradient(Statistic[GradientState]):
         """The sums of each column of losses, and of the weights."""
         *losses, weight = (to_float(row) for row in state.losses)
         return np.array(losses), weight
-
-
-@njit(cache=True, nogil=True)
-def add_pulls(Z: np.ndarray, C: np.ndarray, sums: np.ndarray) -> None:
-    """``sums[o] += Z[:rows]' C[o]`` for pulls C (outputs, rows): four rows at a time, a tile of features at a time."""
-    outputs, rows = C.shape
-    for first in range(0, sums.shape[1], TILE):
-        last = min(first + TILE, sums.shape[1])
-        for o in range(outputs):
-            line, total = C[o], sums[o, first:last]
-            r = 0
-            while r + 4 <= rows:
-                a, b, c, d = line[r], line[r + 1], line[r + 2], line[r + 3]
-                za, zb, zc, zd = Z[r, first:last], Z[r + 1, first:last], Z[r + 2, first:last], Z[r + 3, first:last]
-                for j in range(last - first):
-                    total[j] += (za[j] * a + zb[j] * b) + (zc[j] * c + zd[j] * d)
-                r += 4
-            while r < rows:
-                a, za = line[r], Z[r, first:last]
-                for j in range(last - first):
-                    total[j] += za[j] * a
-                r += 1

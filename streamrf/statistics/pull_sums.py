@@ -1,0 +1,191 @@
+"""Z'c of a batch of rows: features times what each row pulls, summed over the rows.
+
+Whole pulls are cut into pieces of int16, and pairs of rows multiplied and added into int32 lanes by one instruction, as
+in the Gram product: exact, and several outputs share what it takes to lay two rows side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from streamrf.products.base import LIMITS
+from streamrf.simd import (
+    I16,
+    I32,
+    I64,
+    constant,
+    counted_loop,
+    dot_pairs,
+    half_of,
+    lanes,
+    mixed,
+    own_function,
+    pinned,
+    splat,
+)
+
+PULL_BITS = 30  # of a whole pull
+MOST_ROWS = 512  # whose sums of pieces fit an int32
+BYTE_PIECES, BYTE_BITS = 2, 16  # of a pull, where features are bytes
+WORD_PIECES, WORD_BITS = 3, 11  # where they are int16
+SUMS = 12  # vectors of them: what registers hold
+FEATURES = 2 * lanes()  # of a tile
+TILE = 1024  # features of floats whose sums stay in the first-level cache while the rows of a batch go by
+
+assert max(LIMITS[7], LIMITS[8]) * 2 ** (BYTE_BITS - 1) * MOST_ROWS < 2**31
+assert LIMITS[12] * 2 ** (WORD_BITS - 1) * MOST_ROWS < 2**31
+assert min(BYTE_PIECES * BYTE_BITS, WORD_PIECES * WORD_BITS) - 1 > PULL_BITS
+
+
+def _pulled(outputs: int) -> Callable[..., Any]:
+    """Code for one tile: ``out[output, piece, feature]``, summed over pairs of rows."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        element = context.get_value_type(signature.args[5])
+        pieces = BYTE_PIECES if element.width == 8 else WORD_PIECES
+
+        def body(inner: Any, *places: Any) -> None:
+            _sum_tile(inner, element, outputs * pieces, *places)
+
+        name = f"streamrf_pulled_{outputs}_{element.width}"
+        return own_function(name, body)(context, builder, signature, args[:5])
+
+    return codegen
+
+
+def _sum_tile(builder: Any, element: Any, columns: int, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any) -> None:
+    """The sums over pairs of rows of features times each of so many columns of pieces."""
+    width = lanes()
+    words, halves = ir.VectorType(I32, width), ir.VectorType(I16, 2 * width)
+    line = ir.VectorType(element, FEATURES).as_pointer()
+    pieces = builder.inttoptr(pulls, I32.as_pointer())
+
+    def turn(k: Any, sums: list[Any]) -> list[Any]:
+        first = builder.add(z, builder.mul(builder.mul(k, ir.Constant(I64, 2)), stride))
+        rows = [builder.load(builder.inttoptr(a, line), align=1) for a in (first, builder.add(first, stride))]
+        both = mixed(builder, *rows)
+        parts = [half_of(builder, both, part) for part in range(2)]
+        if element != I16:
+            parts = [builder.sext(part, halves) for part in parts]
+        start = builder.mul(k, ir.Constant(I64, columns))
+        for c in range(columns):
+            pull = builder.load(builder.gep(pieces, [builder.add(start, ir.Constant(I64, c))]), align=4)
+            spread = builder.bitcast(splat(builder, pull, width), halves)
+            for part in range(2):
+                place = 2 * c + part
+                sums[place] = pinned(builder, builder.add(sums[place], dot_pairs(builder, parts[part], spread)))
+        return sums
+
+    store = builder.inttoptr(out, words.as_pointer())
+    for index, value in enumerate(counted_loop(builder, pairs, 1, [constant(0, words)] * (2 * columns), turn)):
+        builder.store(value, builder.gep(store, [ir.Constant(I64, index)]), align=4)
+
+
+def _signature(feature: Any) -> Any:
+    return types.void(*[types.intp] * 5, feature)
+
+
+@intrinsic
+def _pull_one(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any, feature: Any) -> Any:
+    """Pairs of rows from ``z`` on, ``stride`` bytes apart, into ``out``. Any ``feature`` tells their type."""
+    return _signature(feature), _pulled(1)
+
+
+@intrinsic
+def _pull_two(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any, feature: Any) -> Any:
+    return _signature(feature), _pulled(2)
+
+
+@intrinsic
+def _pull_three(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any, feature: Any) -> Any:
+    return _signature(feature), _pulled(3)
+
+
+@njit(cache=True, nogil=True)
+def _in_pieces(C: Any, first: int, last: int, pieces: int, bits: int) -> Any:
+    """(pairs, outputs, pieces) int32: the pieces of two rows' pulls side by side, the lowest first."""
+    rows = len(C)
+    out = np.zeros(((rows + 1) // 2, last - first, pieces), np.int32)
+    half = np.int64(1) << (bits - 1)
+    for r in range(rows):
+        for o in range(first, last):
+            left = np.int64(C[r, o])
+            for p in range(pieces):
+                piece = ((left + half) & (2 * half - 1)) - half if p < pieces - 1 else left
+                left = (left - piece) >> bits
+                out[r // 2, o - first, p] |= np.int32((piece & 0xFFFF) << (16 * (r % 2)))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def add_whole_pulls(Z: Any, C: Any, sums: Any) -> None:
+    """``sums[o] += Z[:rows]' C[:, o]``, exactly, for whole pulls C (rows, outputs) of at most PULL_BITS bits."""
+    pieces, bits = (BYTE_PIECES, BYTE_BITS) if Z.itemsize == 1 else (WORD_PIECES, WORD_BITS)
+    group, whole = SUMS // (2 * pieces), sums.shape[1] // FEATURES * FEATURES
+    rows, outputs = C.shape
+    for top in range(0, rows, MOST_ROWS):
+        bottom = min(top + MOST_ROWS, rows)
+        for first in range(0, outputs, group):
+            last = min(first + group, outputs)
+            pulls = _in_pieces(C[top:bottom], first, last, pieces, bits)
+            _add_tiles(Z[top:bottom], pulls, bits, sums[first:last, :whole])
+    for o in range(outputs):
+        for r in range(rows):
+            for j in range(whole, sums.shape[1]):
+                sums[o, j] += np.int64(C[r, o]) * Z[r, j]
+
+
+@njit(cache=True, nogil=True)
+def _add_tiles(Z: Any, pulls: Any, bits: int, sums: Any) -> None:
+    """Whole tiles of features. A last row without a partner is paired with itself, whose pull is then zero."""
+    pairs, outputs, pieces = pulls.shape
+    out = np.empty((outputs, pieces, FEATURES), np.int32)
+    z, p, o, stride = Z.ctypes.data, pulls.ctypes.data, np.intp(out.ctypes.data), Z.strides[0]
+    even = len(Z) // 2
+    for first in range(0, sums.shape[1], FEATURES):
+        for odd in range(2):
+            count = pairs - even if odd else even
+            if not count:
+                continue
+            rows = np.intp(z + first * Z.itemsize + odd * 2 * even * stride)
+            these, apart = np.intp(p + odd * even * pulls.strides[0]), np.intp(0 if odd else stride)
+            if outputs == 1:
+                _pull_one(rows, apart, these, np.intp(count), o, Z[0, 0])
+            elif outputs == 2:
+                _pull_two(rows, apart, these, np.intp(count), o, Z[0, 0])
+            else:
+                _pull_three(rows, apart, these, np.intp(count), o, Z[0, 0])
+            for i in range(outputs):
+                line = sums[i, first : first + FEATURES]
+                for q in range(pieces):
+                    part = out[i, q]
+                    for j in range(FEATURES):
+                        line[j] += np.int64(part[j]) << (bits * q)
+
+
+@njit(cache=True, nogil=True)
+def add_pulls(Z: np.ndarray, C: np.ndarray, sums: np.ndarray) -> None:
+    """``sums[o] += Z[:rows]' C[o]`` in floats, for pulls C (outputs, rows): four rows at a time, a tile at a time."""
+    outputs, rows = C.shape
+    for first in range(0, sums.shape[1], TILE):
+        last = min(first + TILE, sums.shape[1])
+        for o in range(outputs):
+            line, total = C[o], sums[o, first:last]
+            r = 0
+            while r + 4 <= rows:
+                a, b, c, d = line[r], line[r + 1], line[r + 2], line[r + 3]
+                za, zb, zc, zd = Z[r, first:last], Z[r + 1, first:last], Z[r + 2, first:last], Z[r + 3, first:last]
+                for j in range(last - first):
+                    total[j] += (za[j] * a + zb[j] * b) + (zc[j] * c + zd[j] * d)
+                r += 4
+            while r < rows:
+                a, za = line[r], Z[r, first:last]
+                for j in range(last - first):
+                    total[j] += za[j] * a
+                r += 1
