@@ -36,6 +36,16 @@ def test_a_saved_file_gives_the_same_bits(data):
     assert "json" not in settings
 
 
+def test_a_saved_file_has_one_width(data):
+    """--gamma is another way of saying --length-scale, and both at once are refused."""
+    first = train(data, *FAST[:4], "--kernel", "gaussian", "--gamma", "0.125", "--save-config", "run.toml")
+    settings = tomllib.loads(Path("run.toml").read_text())["train"]
+    assert settings["length-scale"] == first["chosen"]["length_scale"] == 2.0
+    assert "gamma" not in settings
+    again = train("--config", "run.toml", "--out", "again.model")
+    assert again["statistics_digest"] == first["statistics_digest"]
+
+
 def test_the_command_line_wins(data):
     Path("run.toml").write_text(to_toml("train", {"data": [data], "D": 20, "pilot": "none", "length-scale": 2.0}))
     assert train("--config", "run.toml", "--out", "a.model")["D"] == 20

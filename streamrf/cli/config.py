@@ -96,7 +96,7 @@ def _saving(command: click.Command, run: Callable[..., Any]) -> Callable[..., An
         given = given_settings(ctx)  # before the command takes its options apart
         result = run(**params)
         if save_config:
-            settings = {**given, **_by_name(command, ctx.meta.get(SETTLED, {}))}
+            settings = _used(given, _by_name(command, ctx.meta.get(SETTLED, {})))
             atomic_write(save_config, to_toml(command.name or "", settings).encode(), overwrite=False)
         return result
 
@@ -118,6 +118,12 @@ def _by_name(command: click.Command, settled: dict[str, Any]) -> dict[str, Any]:
     """Settled settings, by the names that a file uses; those that are no options are left out."""
     names = {param.name: name for name, param in setting_names(command).items()}
     return {names[key]: value for key, value in settled.items() if key in names and value is not None}
+
+
+def _used(given: dict[str, Any], settled: dict[str, Any]) -> dict[str, Any]:
+    """What was said and what was settled; a length scale that is settled says what --gamma said, which goes."""
+    stays = {name: value for name, value in given.items() if name != "gamma" or "length-scale" not in settled}
+    return {**stays, **settled}
 
 
 def to_toml(name: str, settings: dict[str, Any]) -> str:
