@@ -108,6 +108,19 @@ def half_of(builder: Any, vector: Any, part: int) -> Any:
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
 
 
+def add_widened(builder: Any, address: Any, vectors: Sequence[Any], bits: int = 0) -> None:
+    """Add int32 vectors to the int64 at an address: the first as it is, each next one ``bits`` higher."""
+    count = vectors[0].type.count // 2
+    wide = ir.VectorType(I64, count)
+    for part in range(2):
+        here = builder.inttoptr(builder.add(address, ir.Constant(I64, 8 * count * part)), wide.as_pointer())
+        total = builder.load(here, align=8)
+        for number, vector in enumerate(vectors):
+            value = builder.sext(half_of(builder, vector, part), wide)
+            total = builder.add(total, builder.shl(value, constant(bits * number, wide)) if number else value)
+        builder.store(total, here, align=8)
+
+
 def mixed(builder: Any, a: Any, b: Any) -> Any:
     """a0 b0 a1 b1 ..."""
     count = a.type.count

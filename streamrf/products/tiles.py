@@ -25,11 +25,11 @@ from streamrf.simd import (
     I16,
     I32,
     I64,
+    add_widened,
     constant,
     counted_loop,
     dot_bytes,
     dot_pairs,
-    half_of,
     lanes,
     own_function,
     pinned,
@@ -112,8 +112,6 @@ def _store(builder: Any, per: int, a: Any, b: Any, groups: Any, out: Any) -> Non
 
 
 def _add(builder: Any, per: int, a: Any, b: Any, groups: Any, totals: Any, stride: Any, soon: Any) -> None:
-    width = lanes()
-    half = ir.VectorType(I64, width // 2)
     starts = [builder.add(totals, builder.mul(stride, ir.Constant(I64, c))) for c in range(COLUMNS[per])]
     for start in starts:
         for line in range(0, 8 * TILE, 64):
@@ -122,11 +120,7 @@ def _add(builder: Any, per: int, a: Any, b: Any, groups: Any, totals: Any, strid
         prefetch(builder, builder.add(soon, ir.Constant(I64, line)), write=False)
     for index, value in enumerate(_multiply(builder, per, a, b, groups)):
         column, vector = divmod(index, VECTORS)
-        place = builder.add(starts[column], ir.Constant(I64, 8 * width * vector))
-        for part in range(2):
-            words = half_of(builder, value, part)
-            here = builder.inttoptr(builder.add(place, ir.Constant(I64, 4 * width * part)), half.as_pointer())
-            builder.store(builder.add(builder.load(here, align=8), builder.sext(words, half)), here, align=8)
+        add_widened(builder, builder.add(starts[column], ir.Constant(I64, 8 * lanes() * vector)), [value])
 
 
 def share_of_tile(per: int) -> int:

@@ -19,6 +19,7 @@ from streamrf.simd import (
     I16,
     I32,
     I64,
+    add_widened,
     constant,
     counted_loop,
     dot_pairs,
@@ -44,23 +45,28 @@ assert min(BYTE_PIECES * BYTE_BITS, WORD_PIECES * WORD_BITS) - 1 > PULL_BITS
 
 
 def _pulled(outputs: int) -> Callable[..., Any]:
-    """Code for one tile: ``out[output, piece, feature]``, summed over pairs of rows."""
+    """Code that adds the sums over pairs of rows to a tile of each ``sums[output]``, lines ``apart`` bytes apart."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        element = context.get_value_type(signature.args[5])
-        pieces = BYTE_PIECES if element.width == 8 else WORD_PIECES
+        element = context.get_value_type(signature.args[6])
+        pieces, bits = (BYTE_PIECES, BYTE_BITS) if element.width == 8 else (WORD_PIECES, WORD_BITS)
 
-        def body(inner: Any, *places: Any) -> None:
-            _sum_tile(inner, element, outputs * pieces, *places)
+        def body(inner: Any, z: Any, stride: Any, pulls: Any, pairs: Any, sums: Any, apart: Any) -> None:
+            found = _sum_tile(inner, element, outputs * pieces, z, stride, pulls, pairs)
+            for o in range(outputs):
+                line = inner.add(sums, inner.mul(apart, ir.Constant(I64, o)))
+                for part in range(2):
+                    parts = found[2 * o * pieces + part : 2 * (o + 1) * pieces : 2]
+                    add_widened(inner, inner.add(line, ir.Constant(I64, 8 * lanes() * part)), parts, bits)
 
         name = f"streamrf_pulled_{outputs}_{element.width}"
-        return own_function(name, body)(context, builder, signature, args[:5])
+        return own_function(name, body)(context, builder, signature, args[:6])
 
     return codegen
 
 
-def _sum_tile(builder: Any, element: Any, columns: int, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any) -> None:
-    """The sums over pairs of rows of features times each of so many columns of pieces."""
+def _sum_tile(builder: Any, element: Any, columns: int, z: Any, stride: Any, pulls: Any, pairs: Any) -> list[Any]:
+    """The sums over pairs of rows of features times each of so many columns of pieces, in two vectors each."""
     width = lanes()
     words, halves = ir.VectorType(I32, width), ir.VectorType(I16, 2 * width)
     line = ir.VectorType(element, FEATURES).as_pointer()
@@ -82,28 +88,26 @@ def _sum_tile(builder: Any, element: Any, columns: int, z: Any, stride: Any, pul
                 sums[place] = pinned(builder, builder.add(sums[place], dot_pairs(builder, parts[part], spread)))
         return sums
 
-    store = builder.inttoptr(out, words.as_pointer())
-    for index, value in enumerate(counted_loop(builder, pairs, 1, [constant(0, words)] * (2 * columns), turn)):
-        builder.store(value, builder.gep(store, [ir.Constant(I64, index)]), align=4)
+    return counted_loop(builder, pairs, 1, [constant(0, words)] * (2 * columns), turn)
 
 
 def _signature(feature: Any) -> Any:
-    return types.void(*[types.intp] * 5, feature)
+    return types.void(*[types.intp] * 6, feature)
 
 
 @intrinsic
-def _pull_one(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any, feature: Any) -> Any:
-    """Pairs of rows from ``z`` on, ``stride`` bytes apart, into ``out``. Any ``feature`` tells their type."""
+def _pull_one(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, sums: Any, apart: Any, feature: Any) -> Any:
+    """Pairs of rows from ``z`` on, ``stride`` bytes apart. Any ``feature`` tells their type."""
     return _signature(feature), _pulled(1)
 
 
 @intrinsic
-def _pull_two(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any, feature: Any) -> Any:
+def _pull_two(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, sums: Any, apart: Any, feature: Any) -> Any:
     return _signature(feature), _pulled(2)
 
 
 @intrinsic
-def _pull_three(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, out: Any, feature: Any) -> Any:
+def _pull_three(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, sums: Any, apart: Any, feature: Any) -> Any:
     return _signature(feature), _pulled(3)
 
 
@@ -134,7 +138,7 @@ def add_whole_pulls(Z: Any, C: Any, sums: Any) -> None:
         for first in range(0, outputs, group):
             last = min(first + group, outputs)
             pulls = _in_pieces(C[top:bottom], first, last, pieces, bits)
-            _add_tiles(Z[top:bottom], pulls, bits, sums[first:last, :whole])
+            _add_tiles(Z[top:bottom], pulls, sums[first:last, :whole])
     for o in range(outputs):
         for r in range(rows):
             for j in range(whole, sums.shape[1]):
@@ -142,31 +146,29 @@ def add_whole_pulls(Z: Any, C: Any, sums: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _add_tiles(Z: Any, pulls: Any, bits: int, sums: Any) -> None:
+def _add_tiles(Z: Any, pulls: Any, sums: Any) -> None:
     """Whole tiles of features. A last row without a partner is paired with itself, whose pull is then zero."""
-    pairs, outputs, pieces = pulls.shape
-    out = np.empty((outputs, pieces, FEATURES), np.int32)
-    z, p, o, stride = Z.ctypes.data, pulls.ctypes.data, np.intp(out.ctypes.data), Z.strides[0]
-    even = len(Z) // 2
+    z, p, stride, even = Z.ctypes.data, pulls.ctypes.data, Z.strides[0], len(Z) // 2
     for first in range(0, sums.shape[1], FEATURES):
-        for odd in range(2):
-            count = pairs - even if odd else even
-            if not count:
-                continue
-            rows = np.intp(z + first * Z.itemsize + odd * 2 * even * stride)
-            these, apart = np.intp(p + odd * even * pulls.strides[0]), np.intp(0 if odd else stride)
-            if outputs == 1:
-                _pull_one(rows, apart, these, np.intp(count), o, Z[0, 0])
-            elif outputs == 2:
-                _pull_two(rows, apart, these, np.intp(count), o, Z[0, 0])
-            else:
-                _pull_three(rows, apart, these, np.intp(count), o, Z[0, 0])
-            for i in range(outputs):
-                line = sums[i, first : first + FEATURES]
-                for q in range(pieces):
-                    part = out[i, q]
-                    for j in range(FEATURES):
-                        line[j] += np.int64(part[j]) << (bits * q)
+        place = np.intp(sums.ctypes.data + first * sums.itemsize)
+        row = np.intp(z + first * Z.itemsize)
+        if even:
+            _add_tile(row, stride, np.intp(p), even, place, pulls.shape[1], sums.strides[0], Z[0, 0])
+        if len(pulls) > even:
+            row, pull = np.intp(row + 2 * even * stride), np.intp(p + even * pulls.strides[0])
+            _add_tile(row, 0, pull, 1, place, pulls.shape[1], sums.strides[0], Z[0, 0])
+
+
+@njit(cache=True, nogil=True)
+def _add_tile(
+    row: int, stride: int, pulls: int, pairs: int, place: int, outputs: int, apart: int, feature: Any
+) -> None:
+    if outputs == 1:
+        _pull_one(row, stride, pulls, pairs, place, apart, feature)
+    elif outputs == 2:
+        _pull_two(row, stride, pulls, pairs, place, apart, feature)
+    else:
+        _pull_three(row, stride, pulls, pairs, place, apart, feature)
 
 
 @njit(cache=True, nogil=True)
