@@ -33,6 +33,7 @@ from streamrf.ledger import RowSet, ledger_of
 from streamrf.model import Model
 from streamrf.planning import plans as plan
 from streamrf.recipe import Recipe
+from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.shards import Shards
 from streamrf.storing.archive import read_archive
@@ -174,6 +175,41 @@ def test_other_settings_are_refused_by_name(sums, work, change, part):
     other = accumulate(prepare(rows(FIRST), FIXED.with_(**change), work), rows(SECOND), work)
     with pytest.raises(MismatchError, match=part):
         sums["a"] + other
+
+
+@pytest.mark.parametrize(
+    ("change", "cure"),
+    [
+        ({"loss": "huber"}, "the huber loss has no sums .* use --loss squared"),
+        ({"class_weight": "balanced"}, "--class-weight balanced depends on all rows"),
+        ({"solver": "cg"}, "--solver cg keeps no sums .* --solver cholesky"),
+        ({"map": "binning"}, "random binning has no sums"),
+    ],
+)
+def test_settings_that_no_sums_have_are_refused_and_not_passed_over(prepared, work, change, cure):
+    with pytest.raises(InputError, match=cure):
+        prepare(rows(FIRST), Recipe(**change), work)
+    with pytest.raises(InputError, match=cure):
+        accumulate(replace(prepared, recipe=FIXED.with_(kernel="auto", **change)), rows(SECOND), work)
+
+
+class Planned(Reporter):
+    """Remembers the plans that were shown."""
+
+    def __init__(self):
+        self.solvers = []
+
+    def planned(self, plan):
+        self.solvers.append(plan.solver)
+
+
+def test_sums_are_planned_as_what_they_are_and_not_for_a_solver_without_them(work, monkeypatch):
+    monkeypatch.setattr(plan, "_choose", lambda direct, cg, *_: cg)
+    told = Planned()
+    prepared = prepare(rows(FIRST), FIXED, replace(work, reporter=told))
+    assert prepared.recipe.solver == "cholesky"
+    accumulate(prepared, rows(SECOND), replace(work, reporter=told))
+    assert told.solvers == ["cholesky", "cholesky"]
 
 
 def test_other_target_codings_are_refused_by_name(prepared, sums, work):

@@ -232,11 +232,21 @@ def test_weights_of_classes_move_the_border():
     assert plain < 0.1 < balanced < heavy
 
 
+@pytest.mark.parametrize("nothing", [0.0, np.zeros(800)])
+def test_rows_that_all_count_for_nothing_are_refused(rows, nothing):
+    with pytest.raises(InputError, match="all 800 rows have the sample_weight 0"):
+        KernelRegressor(**QUICK).fit(*rows, sample_weight=nothing)
+
+
 def test_weights_that_cannot_be(rows, tmp_path):
     X, y = rows
     with pytest.raises(errors.InputError, match="count every row once"):
         KernelRegressor(**QUICK).partial_fit(X, y, sample_weight=np.arange(800.0))
+    with pytest.raises(errors.InputError, match="the quantile loss has no sums"):
+        KernelRegressor(**QUICK, loss="quantile").partial_fit(X, y)
     path = write_zarr(tmp_path / "c.zarr", *labelled(300))
+    with pytest.raises(errors.InputError, match="balanced depends on all rows"):
+        KernelClassifier(**QUICK, class_weight="balanced").partial_fit(path)
     with pytest.raises(errors.InputError, match="arrays in memory"):
         KernelClassifier(**QUICK, class_weight={1: 2.0}).fit(path)
     weighted = KernelClassifier(**QUICK).fit(path, sample_weight=np.arange(300.0))

@@ -13,12 +13,14 @@ from streamrf.errors import InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets
 from streamrf.prepared import Prepared
-from streamrf.recipe import ANY, BINNING, Recipe
+from streamrf.recipe import ANY, AUTO, BINNING, Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
 from streamrf.storing.checkpoint import Checkpoint
 from streamrf.threads import Threads
 from streamrf.training import Settings, Training
+
+DIRECT = "cholesky"  # what sums are solved by, and so what a pass that makes them is planned for
 
 
 @dataclass
@@ -47,14 +49,29 @@ def prepare(
     recipe = recipe or Recipe()
     _check_sums(recipe)
     with at_work(work) as work:
-        training = Training(source, recipe, work.settings, work.reporter, work.threads)
+        training = Training(source, recipe.with_(solver=DIRECT), work.settings, work.reporter, work.threads)
         return training.prepare_alone(classes)
 
 
 def _check_sums(recipe: Recipe) -> None:
+    """Refuse what sums of rows that each count once, solved by least squares, would pass over in silence."""
     if recipe.map in (ANY, BINNING):
         raise InputError(
             "random binning has no sums that can be added or taken away: use Fourier features (--map auto --D 2000)"
+        )
+    if recipe.loss != "squared":
+        raise InputError(
+            f"the {recipe.loss} loss has no sums that can be added or taken away: use --loss squared, or train on all"
+            " rows at once"
+        )
+    if recipe.class_weight is not None:
+        raise InputError(
+            f"--class-weight {recipe.class_weight} depends on all rows, and sums that can be added or taken away count"
+            " each row once: leave it out, or train on all rows at once"
+        )
+    if recipe.solver not in (AUTO, DIRECT):
+        raise InputError(
+            f"--solver {recipe.solver} keeps no sums that can be added or taken away: prepare with --solver {DIRECT}"
         )
 
 
@@ -66,7 +83,7 @@ def accumulate(
     check_source(prepared, source)
     ledger_of(source, RowSet([(0, source.n_rows)]))  # a shard that is listed twice is refused before the pass
     check_targets(prepared, scan_targets(source))
-    recipe = prepared.recipe.with_(pilot="none", holdout=0.0, cv=None)
+    recipe = prepared.recipe.with_(pilot="none", holdout=0.0, cv=None, solver=DIRECT)
     with at_work(work) as work:
         training = Training(source, recipe, work.settings, work.reporter, work.threads)
         state, ledger = training.accumulate(prepared, rows)
