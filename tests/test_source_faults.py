@@ -199,6 +199,12 @@ class TestNpy:
             with pytest.raises(DataError, match=r"X\.npy"):
                 open_source(tmp_path, need_targets=False)
 
+    def test_an_archive_under_another_name(self, tmp_path: Path) -> None:
+        with open(tmp_path / "X.npy", "wb") as file:
+            np.savez(file, X=make_X(), y=make_y("int"))
+        with pytest.raises(DataError, match=r"X\.npy is an \.npz archive.*--from npz"):
+            open_source(tmp_path, need_targets=False)
+
     def test_a_file_that_changes_or_goes_while_it_is_read(self, tmp_path: Path) -> None:
         np.save(tmp_path / "X.npy", make_X())
         source = open_source(tmp_path, need_targets=False)

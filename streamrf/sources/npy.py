@@ -74,6 +74,16 @@ class MappedFile:
         self.shape, self.dtype = mapped.shape, mapped.dtype
 
     def _map(self) -> np.ndarray:
+        mapped = self._load()
+        if not isinstance(mapped, np.ndarray):
+            mapped.close()
+            raise DataError(
+                f"{self.path} is an .npz archive, which cannot be read in parts: convert it first, streamrf convert"
+                f" {self.path} {self.path.removesuffix('.npy')}.zarr --from npz"
+            )
+        return mapped
+
+    def _load(self) -> Any:
         try:
             return np.load(self.path, mmap_mode="r")
         except ValueError as error:
