@@ -75,6 +75,8 @@ def checked_weights(sample_weight: Any, rows: int) -> np.ndarray | None:
         return None
     stand_in = np.empty((rows, 1), np.float32)  # only its length is looked at
     weights = _check_sample_weight(sample_weight, stand_in, dtype=np.float64, ensure_non_negative=True)
+    if not weights.any():
+        raise InputError(f"all {rows:,} rows have the sample_weight 0, and nothing can be learned from them")
     return None if (weights == weights[0]).all() else weights
 
 
