@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.columns import Column, Columns, Handling, learning
+from streamrf.columns.arrow import as_levels
 from streamrf.columns.encoding import Encoder
 from streamrf.columns.learning import learn_columns
 from streamrf.errors import DataError, FileFormatError, InputError
@@ -116,6 +117,46 @@ def test_numbers_can_be_declared_categories_however_they_are_stored():
     assert columns.feature_names == ("zone=1", "zone=3")
     for values in ([3, 1], [3.0, 1.0], ["3", "1"]):
         assert encoded(columns, pa.table({"zone": values})).tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("stored", [pa.float64(), pa.float32(), pa.float16()])
+def test_levels_of_floats_do_not_depend_on_their_neighbours(stored):
+    big = 2.0**15 if stored == pa.float16() else 2.0**62
+    values = pa.array([1.0, 2.5, big, -0.0, np.inf, -np.inf, np.nan, None], pa.float64()).cast(stored)
+    wanted = ["1", "2.5", str(int(big)), "0", None, None, None, None]
+    assert as_levels(values).to_pylist() == wanted
+    assert [as_levels(values[i : i + 1])[0].as_py() for i in range(len(values))] == wanted
+    assert as_levels(values.dictionary_encode()).to_pylist() == wanted
+
+
+def test_floats_beyond_whole_numbers_have_levels_and_infinite_ones_are_missing():
+    assert as_levels(pa.array([1e20, 1.0, -1e300])).to_pylist() == ["1e+20", "1", "-1e+300"]
+    table = pa.table({"c": [1.0, np.inf, 1e20, np.nan]})
+    columns = learned(table, categorical=("c",), missing="median")
+    assert columns.feature_names == ("c=1", "c=1e+20", "c is missing")
+    wanted = [[1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 1]]
+    for values in (table["c"], table["c"].combine_chunks().dictionary_encode()):
+        assert encoded(columns, pa.table({"c": values})).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("trained", "texts", "codes"),
+    [
+        ([1067, 1, 20], ["01067", "1.0", "20", "x", None], [1, 0, 2, 3, np.nan]),
+        (pa.array([2**63 + 2**40, 1, 2], pa.uint64()), ["9223373136366403584", "01", "2"], [2, 0, 1]),
+        ([1.0, 2.5, 1e20], ["1", "02.50", "1e20", "1.00"], [0, 2, 1, 0]),
+        ([True, False, True], ["True", "FALSE", "0"], [1, 0, 0]),
+        (["01", "1", "1.0"], ["01", "1", "1.0"], [0, 1, 2]),
+    ],
+)
+def test_texts_of_numbers_are_coded_as_the_numbers_were(trained, texts, codes):
+    """A CSV file has nothing but text; the table that training saw had numbers."""
+    columns = learned(pa.table({"c": trained}), categories="ordinal", categorical=("c",))
+    columns = Columns.from_json(safejson.decode(safejson.encode(columns.to_json(), "it"), "it"))
+    table = pa.table({"c": pa.array(texts, pa.string())})
+    assert np.array_equal(encoded(columns, table).ravel(), codes, equal_nan=True)
+    stored = pa.table({"c": table["c"].combine_chunks().dictionary_encode()})
+    assert np.array_equal(encoded(columns, stored).ravel(), codes, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +266,9 @@ def test_documents_of_the_first_version_load_for_ever():
         {"dtype": "float64", "columns": [{"name": "a", "kind": "number", "fill": "1"}]},
         {"dtype": "float64", "columns": [{"name": "a", "kind": "number", "run": "1"}]},
         {"dtype": "float64", "columns": [{"name": "a", "kind": "number"}] * 2},
+        {"dtype": "float64", "columns": [{"name": "a", "kind": "onehot", "levels": ["1"], "of": "pickle"}]},
+        {"dtype": "float64", "columns": [{"name": "a", "kind": "onehot", "levels": ["1"], "of": []}]},
+        {"dtype": "float64", "columns": [{"name": "a", "kind": "number", "of": "int"}]},
     ],
 )  # fmt: skip
 def test_damaged_documents_are_refused(damage):

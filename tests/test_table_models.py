@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -122,6 +123,66 @@ def test_standard_input_to_standard_output(shelf, form, tmp_path, monkeypatch):
     else:
         found = [json.loads(line)["prediction"] for line in out.getvalue().splitlines()]
     assert found == wanted
+
+
+def code_rows(rows: int) -> list[dict[str, object]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "zip": f"{rng.choice([1067, 4109, 80331]):05}",
+            "grade": f"{rng.choice([1.0, 1.5, 2.0]):.2f}",
+            "lift": str(bool(rng.integers(2))),
+            "pets": rng.choice(["true", "false"]),
+            "seen": f"2024-0{rng.integers(1, 9)}-01T10:00:00+02:00",
+            "area": rng.uniform(20, 90),
+        }
+        for _ in range(rows)
+    ]
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory) -> Path:
+    """A CSV file whose columns all turn out to be something else than text, and a model of it."""
+    place = tmp_path_factory.mktemp("codes")
+    rows = code_rows(300)
+    rents = [row["area"] / 10 + 3 * (row["zip"] == "01067") + 2 * (row["pets"] == "true") for row in rows]
+    with open(place / "t.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([[*rows[0], "rent"], *([*row.values(), rent] for row, rent in zip(rows, rents, strict=True))])
+    done("convert", place / "t.csv", place / "t.parquet", "--quiet")
+    categorical = ("--categorical", "zip,grade,lift")
+    done("train", place / "t.parquet", "--target", "rent", *categorical, *FAST, "--quiet", "--out", place / "m.model")
+    return place
+
+
+def test_the_csv_file_that_became_the_training_table_is_predicted_as_the_table_is(codes):
+    wanted = predicted(codes, "m.model", codes / "t.parquet", "a.csv")
+    found = done("predict", codes / "m.model", codes / "t.csv", "--out", codes / "b.csv", "--json").json
+    assert found["unknown_levels"] == {}
+    assert pa.csv.read_csv(codes / "b.csv") == wanted
+
+
+def test_objects_give_numbers_of_categories_as_numbers_or_text(codes, tmp_path):
+    wanted = predicted(codes, "m.model", codes / "t.parquet", "a.csv")
+    for form in (str, json.loads):
+        rows = [
+            {**row, "zip": form(row["zip"].lstrip("0")), "grade": form(row["grade"]), "lift": form(row["lift"].lower())}
+            | {"pets": json.loads(row["pets"])}
+            for row in code_rows(300)
+        ]
+        (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found = done("predict", codes / "m.model", tmp_path / "t.jsonl", "--out", codes / "c.csv", "--json",
+                     "--overwrite").json  # fmt: skip
+        assert found["unknown_levels"] == {}
+        assert pa.csv.read_csv(codes / "c.csv") == wanted
+
+
+def test_a_stray_word_among_truth_values_is_the_one_that_is_named(codes, tmp_path):
+    lines = (codes / "t.csv").read_text().splitlines()[:4]
+    lines[2] = lines[2].replace("true", "maybe").replace("false", "maybe")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    answer = streamrf("predict", codes / "m.model", tmp_path / "t.csv", "--out", tmp_path / "o.csv")
+    assert re.search("'maybe' in .*'pets' .*line 3.*not a number", answer.sentence), answer.sentence
 
 
 def test_objects_may_leave_out_what_can_be_filled_in(shelf, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from streamrf.errors import DataError, FileFormatError
 
 NUMBER, DATE, ONEHOT, ORDINAL = "number", "date", "onehot", "ordinal"
 KINDS = (NUMBER, DATE, ONEHOT, ORDINAL)
+RAW = (INT, FLOAT, BOOL) = ("int", "float", "bool")  # what a category was stored as, where it was not text
 DTYPES = ("float32", "float64")
 MAX_COLUMNS = 100_000
 MAX_LEVELS = 10_000
@@ -25,6 +26,8 @@ class Column:
 
     ``fill`` stands for a missing value (None: it stays missing, which is NaN), and with ``flag`` one more feature is 1
     where it did. A level that is not among ``levels`` is all zeros, or as an ordinal the place after the last.
+    ``of`` says how text is to be read for a category that was made of numbers: 01067 is 1067, True is true. How
+    the same levels were stored makes no other coding, so it does not count in a comparison.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Column:
     levels: tuple[str, ...] = ()
     fill: float | None = None
     flag: bool = False
+    of: str | None = field(default=None, compare=False)
 
     @property
     def is_category(self) -> bool:
@@ -139,12 +143,13 @@ def _lean(column: dict[str, Any]) -> dict[str, Any]:
 
 
 def _column(entry: Any) -> Column:
-    if not isinstance(entry, Mapping) or set(entry) - {"name", "kind", "levels", "fill", "flag"}:
+    if not isinstance(entry, Mapping) or set(entry) - {"name", "kind", "levels", "fill", "flag", "of"}:
         raise FileFormatError(f"damaged coding of columns: {str(entry)[:80]} describes none")
     levels = entry.get("levels", ())
     column = Column(
-        entry.get("name", ""), entry.get("kind", ""), tuple(levels), entry.get("fill"), entry.get("flag", False)
-    )
+        entry.get("name", ""), entry.get("kind", ""), tuple(levels), entry.get("fill"), entry.get("flag", False),
+        entry.get("of"),
+    )  # fmt: skip
     if not _is_sound(column):
         raise FileFormatError(f"damaged coding of columns: that of '{str(column.name)[:80]}' does not fit together")
     return column
@@ -154,7 +159,9 @@ def _is_sound(column: Column) -> bool:
     named = isinstance(column.name, str) and column.name != "" and column.kind in KINDS
     levelled = bool(column.levels) == column.is_category and len(column.levels) <= MAX_LEVELS
     texts = all(isinstance(level, str) for level in column.levels)
-    return named and levelled and texts and list(column.levels) == sorted(set(column.levels)) and _is_filled(column)
+    stored = column.of is None or (column.is_category and column.of in RAW)
+    ordered = texts and list(column.levels) == sorted(set(column.levels))
+    return named and levelled and ordered and stored and _is_filled(column)
 
 
 def _is_filled(column: Column) -> bool:

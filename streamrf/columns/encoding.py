@@ -47,7 +47,7 @@ class Encoder:
             place += column.width
 
     def _write_category(self, column: Column, values: Any, out: np.ndarray) -> None:
-        codes, missing = level_codes(values, self._levels[column.name])
+        codes, missing = level_codes(values, self._levels[column.name], column.of)
         strange = int(((codes < 0) & ~missing).sum())
         if strange:
             self.unknown[column.name] += strange

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamrf.columns.arrow import as_levels, as_numbers, role_of
+from streamrf.columns.arrow import as_levels, as_numbers, raw_type, role_of
 from streamrf.columns.document import DATE, MAX_FEATURES, NUMBER, ORDINAL, Column, Columns
 from streamrf.columns.handling import Handling
 from streamrf.errors import DataError
@@ -161,6 +161,7 @@ class _LevelScan:
 
     def __init__(self, name: str, frame: Frame, handling: Handling) -> None:
         self.name, self._frame, self._handling = name, frame, handling
+        self._of = raw_type(frame.schema.field(name).type)
         self._counts: Counter[str] = Counter()
         self._missing = 0
 
@@ -190,7 +191,7 @@ class _LevelScan:
         fill = None
         if self._handling.missing == "median":
             fill = float(levels.index(_commonest(self._counts))) if self._handling.style == ORDINAL else 0.0
-        return Column(self.name, self._handling.style, levels, fill, flag)
+        return Column(self.name, self._handling.style, levels, fill, flag, self._of)
 
 
 def _commonest(counts: Counter[str]) -> str:

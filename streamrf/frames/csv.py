@@ -16,6 +16,9 @@ from streamrf.frames.dialect import Dialect, find_dialect
 from streamrf.frames.types import NULLS, TEXT, TypeOf, plain_text
 from streamrf.sources.failures import first_line
 
+# A column that the model takes as numbers may hold truth values, and one of times may name their zone.
+_ALSO = {pa.float64(): pa.bool_(), pa.timestamp("us"): pa.timestamp("us", "UTC")}
+
 
 class CsvFrame(Frame):
     """One CSV file. Opening it reads it once: only all values tell what a column is."""
@@ -115,14 +118,18 @@ class CsvParser:
         table = self.texts(lines, list(types))
         columns = {}
         for name, kind in types.items():
-            try:
-                columns[name] = table.column(name).cast(kind)
-            except pa.ArrowInvalid as error:
-                raise self._wrong(table.column(name), name, kind, lines) from error
+            values, kinds = table.column(name), (kind, _ALSO.get(kind, kind))
+            fitting = next((each for each in kinds if _is_of(values, each)), None)
+            if fitting is None:
+                raise self._wrong(values, name, kinds, lines)
+            columns[name] = values.cast(fitting)
         return pa.table(columns)
 
-    def _wrong(self, values: Any, name: str, kind: Any, lines: Lines) -> DataError:
-        place = next((i for i, value in enumerate(values) if not _is_of(value, kind)), 0)
+    def _wrong(self, values: Any, name: str, kinds: tuple[Any, Any], lines: Lines) -> DataError:
+        """Names the first value that is of neither kind, or else the first that is not of the one that was wanted."""
+        kind = kinds[0]
+        fits = [[_is_of(value, each) for each in kinds] for value in values]
+        place = min(range(len(fits)), key=lambda i: (any(fits[i]), fits[i][0]))
         wanted = "a time such as 2024-05-31 or 2024-05-31T12:00" if pa.types.is_temporal(kind) else "a number"
         return DataError(
             f"{values[place].as_py()!r} in column '{name}' of {self._where}, line {lines.first + place:,}, is not"
@@ -166,9 +173,9 @@ class CsvParser:
         )
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def _is_of(values: Any, kind: Any) -> bool:
     try:
-        value.cast(kind)
+        values.cast(kind)
     except pa.ArrowInvalid:
         return False
     return True

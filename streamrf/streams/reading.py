@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streamrf.columns.document import DATE, NUMBER, Column, Columns
+from streamrf.columns.document import BOOL, DATE, FLOAT, INT, NUMBER, Column, Columns
 from streamrf.errors import DataError
 from streamrf.frames.arrow import ArrowFrame
 from streamrf.frames.blocks import Lines, line_blocks, opened_text
@@ -21,6 +21,7 @@ from streamrf.sources.locations import absolute
 FORMATS = ("csv", "jsonl", "arrow")
 BLOCK_BYTES = 1 << 18  # at most so much text at a time, and less where less is there
 BATCH_ROWS = 8192
+_JSON = {INT: pa.int64(), FLOAT: pa.float64(), BOOL: pa.bool_()}
 
 
 class Arrived(NamedTuple):
@@ -74,15 +75,23 @@ def _json_table(lines: Lines, columns: Columns | None, where: str) -> Any:
     """Categories are read as text, so that one that looks like a date is none; a key left out is a missing value."""
     if columns is None:
         return parse_json(lines, where)
-    texts = pa.schema([(column.name, TEXT) for column in columns.columns if column.is_category])
-    try:
-        table = parse_json(lines, where, texts, others="infer")
-    except DataError:  # numbers for a category, or a line that is wrong in any case
-        table = parse_json(lines, where)
+    categories = [column for column in columns.columns if column.is_category]
+    as_trained = {column.name: _JSON.get(column.of or "", TEXT) for column in categories}
+    table = _first_that_fits(lines, where, [as_trained, dict.fromkeys(as_trained, TEXT)])
     for column in columns.columns:
         if column.name not in table.column_names and column.fill is not None:
             table = table.append_column(column.name, pa.nulls(len(table)))
     return table
+
+
+def _first_that_fits(lines: Lines, where: str, tried: list[dict[str, Any]]) -> Any:
+    """A table with these types of columns, or else those; or with whatever types its own values tell."""
+    for types in tried:
+        try:
+            return parse_json(lines, where, pa.schema(types), others="infer")
+        except DataError:  # numbers for text, or the other way about, or a line that is wrong in any case
+            continue
+    return parse_json(lines, where)
 
 
 def _type_of(column: Column) -> Any:
