@@ -33,7 +33,7 @@ class Calibration:
     def fit(cls, scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> Calibration:
         """From scores (n, outputs), class positions (n,) and what each row counts for."""
         n, outputs = scores.shape
-        share = np.full(n, 1 / n) if weights is None else weights / weights.sum()
+        share = np.full(n, 1 / n) if weights is None else weights / max(weights.sum(), np.finfo(np.float64).tiny)
         start = cls.plain(outputs)
         first = np.concatenate([start.slope.ravel(), start.shift])
         rows = np.arange(n)

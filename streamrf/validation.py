@@ -70,17 +70,20 @@ class LambdaWalk(ABC):
 
 
 class HoldoutPath(LambdaWalk):
-    """Lambda by the squared error on rows held out; ``X`` is scaled, ``y`` coded."""
+    """Lambda by the squared error on rows held out; ``X`` is scaled, ``y`` coded, ``shares`` add up to one."""
 
-    def __init__(self, solver: RidgeSolver, map: FeatureMap, X: np.ndarray, y: np.ndarray) -> None:
+    def __init__(
+        self, solver: RidgeSolver, map: FeatureMap, X: np.ndarray, y: np.ndarray, shares: np.ndarray
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.solver, self.map, self.X, self.y = solver, map, X, y
+        self.solver, self.map, self.X, self.y, self.shares = solver, map, X, y, shares
         self.weights: Weights
 
     def error(self, ridge: float) -> float:
         self._last = self.solver.solve(ridge)
         scorer = Scorer(self.map, self._last.coefficients, self._last.intercept)
-        return float(((scorer.scores(self.X, self.solver.threads) - self.y) ** 2).mean())
+        errors = ((scorer.scores(self.X, self.solver.threads) - self.y) ** 2).mean(axis=1)
+        return float((self.shares * errors).sum())
 
     def keep(self) -> None:
         self.weights = self._last
@@ -169,15 +172,16 @@ class FoldPath(LambdaWalk):
         smallest = min(fold.rows for fold in self.folds)
         if smallest < 2:
             raise InputError(f"--cv {len(self.folds)}: a fold has {smallest} rows only, give fewer folds or more rows")
+        self._weights = [self._equations(fold).rows for fold in self.folds]
         self.solver = RidgeSolver(self._equations(self.total), threads)
 
     def _equations(self, state: GramState) -> NormalEquations:
         return NormalEquations.from_state(state, self.map, self.coding)
 
     def error(self, ridge: float) -> float:
-        """The mean over all rows, each judged by weights that have not seen its fold."""
+        """The mean over all rows, by their weights, each judged by a solution that has not seen its fold."""
         self.errors[ridge] = [self._fold_error(fold, ridge) for fold in self.folds]
-        return float(np.average(self.errors[ridge], weights=[fold.rows for fold in self.folds]))
+        return float(np.average(self.errors[ridge], weights=self._weights))
 
     def keep(self) -> None:
         """Nothing: weights are one more solve a fold."""

@@ -6,10 +6,12 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from tables import write_zarr
 
+from streamrf.calibration import Calibration
 from streamrf.errors import DataError, InputError
 from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.base import Span
+from streamrf.statistics.folds import fold_of
 from streamrf.targets import TargetCoding
 from streamrf.threads import ALONE
 from streamrf.training import Settings, train
@@ -157,3 +159,62 @@ def test_weights_of_one_change_nothing():
     X, y, _ = table()
     plain = train(ArraySource(X, y), RECIPE, Settings(threads=1)).model
     assert np.array_equal(trained(RECIPE, np.ones(120)).weights.coefficients, plain.weights.coefficients)
+
+
+def rare_class(rows=1500):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((rows, 3)).astype(np.float32)
+    return X, np.where(X[:, 0] + 0.5 * rng.standard_normal(rows) > 1.7, "rare", "common")
+
+
+def on_rare_class(weights=None, **settings):
+    X, labels = rare_class()
+    recipe = RECIPE.with_(**{"holdout": 0.4, **settings})
+    return train(open_source((X, labels), sample_weight=weights), recipe, Settings(threads=1)).model
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_classes_that_were_held_out_join_with_their_weights(class_weight):
+    w = np.random.default_rng(3).integers(1, 20, 1500).astype(np.float64)
+    held, never = (on_rare_class(w, class_weight=class_weight, holdout=share).weights for share in (0.4, 0.0))
+    np.testing.assert_allclose(held.coefficients, never.coefficients, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(held.intercept, never.intercept, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", [{}, {"cv": 3}, {"solver": "cg"}])
+def test_a_rare_class_that_counts_for_as_much_is_found(how):
+    """The calibration decides, so it must know of the weights too."""
+    X, labels = rare_class()
+    model = on_rare_class(class_weight="balanced", **how)
+    predicted = model.labels(model.codes(model.scores(X, ALONE)))
+    assert (predicted[labels == "rare"] == "rare").mean() > 0.85
+
+
+def test_every_route_calibrates_with_the_same_weights():
+    w = np.random.default_rng(3).integers(1, 20, 1500).astype(np.float64)
+    direct, cg = (on_rare_class(w, class_weight="balanced", solver=solver) for solver in ("cholesky", "cg"))
+    assert (direct.recipe.solver, cg.recipe.solver) == ("cholesky", "cg")
+    np.testing.assert_allclose(direct.calibration.slope, cg.calibration.slope, rtol=0.1)
+    np.testing.assert_allclose(direct.calibration.shift, cg.calibration.shift, atol=0.1)
+
+
+def test_rows_of_no_weight_have_no_say_in_lambda():
+    X, y, w = table()
+    model = trained(RECIPE.with_(holdout=0.4), w)
+    y = np.where(w == 0, 1e3, y)
+    astray = train(open_source((X, y), sample_weight=w), RECIPE.with_(holdout=0.4), Settings(threads=1)).model
+    (error,), (expected,) = (one.story["lambda_path"] for one in (astray, model))
+    assert error["mean_squared_error"] == pytest.approx(expected["mean_squared_error"], rel=1e-6)
+
+
+def test_folds_count_for_the_weights_of_their_rows():
+    w = np.where(np.arange(120) % 5 == 0, 20.0, 1.0)
+    found = trained(RECIPE.with_(cv=3, holdout=0.2), w).story["cross_validation"]
+    fold = fold_of(np.arange(120), 3, RECIPE.seed)
+    weights = [w[fold == i].sum() for i in range(3)]
+    assert found["mean_squared_error"] == pytest.approx(np.average(found["by_fold"], weights=weights), rel=1e-12)
+
+
+def test_rows_of_no_weight_calibrate_nothing():
+    scores, codes = np.random.default_rng(0).standard_normal((50, 1)), np.arange(50) % 2
+    assert np.array_equal(Calibration.fit(scores, codes, np.zeros(50)).slope, Calibration.plain(1).slope)

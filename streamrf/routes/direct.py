@@ -9,7 +9,7 @@ from typing import Any
 from streamrf.calibration import Calibration
 from streamrf.errors import DataError
 from streamrf.routes.base import Fitted, Route
-from streamrf.routes.judging import Unseen, as_read, judge
+from streamrf.routes.judging import Unseen, as_read, judge, shares, weighed
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.sources.base import Block
 from streamrf.statistics.fitting import Fitting, FittingState
@@ -73,12 +73,11 @@ class DirectRoute(Route):
         verdict = Verdict(self._first_ridge, None, state.gram, {"holdout": None})
         holdout = state.holdout.table()
         if holdout is not None and state.gram.rows >= 2:
-            path = self._path(state.gram, holdout)
+            unseen = self._weighed(holdout)
+            path = self._path(state.gram, unseen)
             verdict.ridge = self._walk(path)
             verdict.story["lambda_path"] = path.table()
-            verdict.calibration, verdict.story["holdout"] = judge(
-                self.prepared, [(path.weights, holdout)], self.threads
-            )
+            verdict.calibration, verdict.story["holdout"] = judge(self.prepared, [(path.weights, unseen)], self.threads)
         if holdout is not None:  # bits equal to never having been held out
             self._gram().update(state.gram, as_read(self.prepared.coding, holdout), self.threads)
         return verdict
@@ -97,9 +96,13 @@ class DirectRoute(Route):
         kept = state.kept.table()
         if kept is None:
             return []
+        kept = self._weighed(kept)
         place = fold_of(kept.index, len(state.folds), self.prepared.recipe.seed)
         present = [number for number in range(len(state.folds)) if (place == number).any()]
         return [(path.weights_without(state.folds[i], path.ridge), kept.take(place == i)) for i in present]
+
+    def _weighed(self, rows: Block) -> Block:
+        return weighed(self.prepared.coding, rows, self._weighting)
 
     def _walk(self, path: LambdaWalk) -> float:
         """The best lambda of a path; one that was asked for is only judged."""
@@ -116,7 +119,7 @@ class DirectRoute(Route):
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
         map = self.prepared.map
         X = self.prepared.scaling.transform(holdout.X, map.precision.inputs)
-        return HoldoutPath(self._solver(gram), map, X, holdout.y)  # type: ignore[arg-type]
+        return HoldoutPath(self._solver(gram), map, X, holdout.y, shares(holdout))  # type: ignore[arg-type]
 
     def _solver(self, gram: GramState) -> RidgeSolver:
         equations = NormalEquations.from_state(gram, self.prepared.map, self.prepared.coding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +11,7 @@ from streamrf.calibration import Calibration
 from streamrf.errors import DataError, InputError
 from streamrf.maps.scores import Scorer, scored_width
 from streamrf.routes.base import Fitted, Route, Run
-from streamrf.routes.judging import as_read, judge
+from streamrf.routes.judging import judge, shares, weighed
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
@@ -23,7 +22,6 @@ from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.opening import Opening, OpeningState
 from streamrf.statistics.pulls import ScorePull, TargetPull
-from streamrf.statistics.row_weights import row_weights
 from streamrf.weighting import Weighting
 
 OPENING, SKETCH = "opening/", "sketch/"
@@ -111,7 +109,7 @@ class IterativeRoute(Route):
         if sample is None:  # no row was drawn, of very few
             raise DataError(f"{state.rows} rows are too few for --solver {self.recipe.solver}: use --solver cholesky")
         X = self.prepared.scaling.transform(sample.X, self.prepared.map.precision.inputs)
-        weights = row_weights(self._as_read(sample), self.prepared.coding, self.weighting.class_weights)
+        weights = self.weighed(sample).weights
         map, mean = self.prepared.map, self.moments.mean
         if is_primal(map.n_features, len(X)):
             return PrimalFactor(SampleGram.of(map, X, self.threads, weights), mean, map.amplitudes, self.threads)
@@ -154,13 +152,10 @@ class IterativeRoute(Route):
     def holdout_weights(self) -> np.ndarray:
         """What the hold-out rows count for, one in all."""
         assert self.holdout is not None
-        found = row_weights(self._as_read(self.holdout), self.prepared.coding, self.weighting.class_weights)
-        weights = np.ones(len(self.holdout)) if found is None else found
-        return weights / max(weights.sum(), np.finfo(np.float64).tiny)
+        return shares(self.weighed(self.holdout))
 
-    def _as_read(self, rows: Block) -> Block:
-        read = as_read(self.prepared.coding, rows)
-        return Block(read.X, read.y, read.index, rows.weights)
+    def weighed(self, rows: Block) -> Block:
+        return weighed(self.prepared.coding, rows, self.weighting)
 
     def finish(self, state: OpeningState, weights: Weights, story: dict[str, Any]) -> Fitted:
         """Judged on the rows that were never summed."""
@@ -170,8 +165,7 @@ class IterativeRoute(Route):
 
     def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
         assert self.holdout is not None
-        rows = replace(self.holdout, weights=None if self.weighting.plain else self.holdout_weights)
-        return judge(self.prepared, [(weights, rows)], self.threads)
+        return judge(self.prepared, [(weights, self.weighed(self.holdout))], self.threads)
 
 
 def under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from streamrf.ledger import Ledger
 from streamrf.prepared import Prepared
 from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block
+from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.scores import Scores
 from streamrf.targets import TargetCoding
 from streamrf.threads import Threads
+from streamrf.weighting import Weighting
 
-Unseen = tuple[Weights, Block]  # weights, and rows (with coded targets) that they have not seen
+Unseen = tuple[Weights, Block]  # weights, and rows (``weighed``, with coded targets) that they have not seen
 
 
 def judge(prepared: Prepared, parts: list[Unseen], threads: Threads) -> tuple[Calibration | None, dict[str, Any]]:
@@ -46,4 +49,15 @@ def as_read(coding: TargetCoding, rows: Block) -> Block:
     """Hold-out rows with their targets as a source gives them."""
     if not coding.classes:
         return rows
-    return Block(rows.X, np.asarray(coding.classes)[class_codes(rows.y)], rows.index)  # type: ignore[arg-type]
+    return replace(rows, y=np.asarray(coding.classes)[class_codes(rows.y)])  # type: ignore[arg-type]
+
+
+def weighed(coding: TargetCoding, rows: Block, weighting: Weighting) -> Block:
+    """Hold-out rows with all that they count for: their own weights times those of their classes."""
+    return replace(rows, weights=row_weights(as_read(coding, rows), coding, weighting.class_weights))
+
+
+def shares(rows: Block) -> np.ndarray:
+    """What each of these rows counts for, one in all."""
+    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+    return weights / max(weights.sum(), np.finfo(np.float64).tiny)

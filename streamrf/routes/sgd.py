@@ -14,6 +14,7 @@ import numpy as np
 from streamrf.losses import Loss, check_task, class_loss
 from streamrf.routes.base import Fitted, Run
 from streamrf.routes.iterative import IterativeRoute
+from streamrf.routes.judging import as_read, shares
 from streamrf.routes.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.solvers.preconditioners import SampleRows
@@ -22,7 +23,6 @@ from streamrf.solvers.sizes import SGD_ROWS
 from streamrf.sources.base import Block, Span
 from streamrf.sources.counting import CountingSource
 from streamrf.statistics.descent import Descent, Pace
-from streamrf.statistics.row_weights import row_weights
 
 EPOCHS = 10
 BATCH, RANK = 512, 256
@@ -72,8 +72,7 @@ class SGDRoute(IterativeRoute):
     def _leading_directions(self) -> EigenFactor:
         rows = self._few
         X = self.prepared.scaling.transform(rows.X, self.prepared.map.precision.inputs)
-        weights = row_weights(self._as_read(rows), self.prepared.coding, self.weighting.class_weights)
-        sample = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, weights)
+        sample = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, self.weighed(rows).weights)
         return EigenFactor.of(sample, min(RANK, len(rows) // 4), self.threads)
 
     @property
@@ -93,7 +92,7 @@ class SGDRoute(IterativeRoute):
 
     def _trial(self, pace: Pace) -> float:
         """The loss after one leg through the sample at this pace."""
-        rows = _InMemory(self._as_read(self._few))
+        rows = _InMemory(as_read(self.prepared.coding, self._few))
         leg = self._leg(rows, ((Span(0, rows.n_rows),),), self._origin(), 0, (self.recipe.seed, 99), pace)
         state = leg.zero()
         leg.update(state, Block(np.zeros((1, 1)), np.zeros(1), np.zeros(1, np.int64)), self.threads)
@@ -173,7 +172,7 @@ class SGDRoute(IterativeRoute):
         assert rows is not None
         assert rows.y is not None
         losses = self._loss.values(self.scores_of(rows, self._weights(point)), rows.y)
-        return float(self.holdout_weights @ losses) if self.holdout is not None else float(losses.mean())
+        return float((self.holdout_weights if self.holdout is not None else shares(self.weighed(rows))) @ losses)
 
     def _stale(self) -> bool:
         if self.holdout is None or len(self._scores) <= PATIENCE:
