@@ -311,6 +311,25 @@ for ending in (".zarr", ".parquet", ".npy", ".csv"):
 """
 
 
+KILLED = """
+import os, signal, sys
+from streamrf.sinks import open_sink
+sinks = [open_sink(f"{sys.argv[1]}/out{ending}", 10, [("p", "f8")]).__enter__() for ending in sys.argv[2:]]
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_goes_with_the_next_output(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), *ENDINGS], check=False)
+    assert run.returncode != 0
+    left = os.listdir(tmp_path)
+    assert len(left) == len(ENDINGS)
+    assert all(name.startswith(".") for name in left)
+    with open_sink(tmp_path / "new.npy", N, ONE) as sink:
+        sink.write(0, make_table(ONE))
+    assert os.listdir(tmp_path) == ["new.npy"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
 def test_a_file_system_that_refuses_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> None:
     """A limit on the size of files is the one refusal a test can have from a real system."""

@@ -1,16 +1,21 @@
-"""Where an output is built until it is whole: a directory as all our directories are, a file under a hidden name."""
+"""Where an output is built until it is whole: a directory or a file as all of ours are."""
 
 from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from streamrf.errors import ExistsError
-from streamrf.storing.files import atomic_directory, refuse_existing, storage_errors, sync_directory
+from streamrf.storing.files import (
+    atomic_directory,
+    refuse_existing,
+    storage_errors,
+    sync_directory,
+    temporary_beside,
+)
 
 _PART = re.compile(r"part-\d+\.parquet")
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
@@ -49,8 +54,7 @@ def staged_file(path: Path, overwrite: bool) -> Iterator[Path]:
     """An empty file that takes the place of ``path`` if the block ends well, and vanishes if not."""
     target = Path(os.path.realpath(path))
     with storage_errors(f"write {path}", target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+        temporary = temporary_beside(target)
         temporary.touch(exist_ok=False)
     try:
         yield temporary

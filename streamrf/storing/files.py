@@ -43,8 +43,7 @@ def atomic_write(path: AnyPath, content: bytes | Callable[[BinaryIO], object], *
         refuse_existing(target)
     writer = content if callable(content) else lambda stream: stream.write(content)
     with storage_errors(f"write {path}", target, len(content) if isinstance(content, bytes) else None):
-        _prepare(target.parent)
-        temporary = _temporary(target, "tmp")
+        temporary = temporary_beside(target)
         try:
             write_durably(temporary, writer)
             os.replace(temporary, target)
@@ -151,6 +150,12 @@ def exchange(first: Path, second: Path) -> bool:
     at_current_directory, exchange_flag = -100, 2
     arguments = (at_current_directory, os.fsencode(first), at_current_directory, os.fsencode(second), exchange_flag)
     return bool(renameat2(*arguments) == 0)
+
+
+def temporary_beside(target: Path) -> Path:
+    """A name for ``target`` until it is whole, in a directory that is there and rid of what killed processes left."""
+    _prepare(target.parent)
+    return _temporary(target, "tmp")
 
 
 def _temporary(target: Path, kind: str) -> Path:
