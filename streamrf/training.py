@@ -91,14 +91,14 @@ class Training:
     def run(self) -> Trained:
         start = time.monotonic()
         self.reporter.note(self.source.describe())
-        self.plan = self._plan()
         ledger_of(self.source, self._all_rows())  # a shard that is listed twice is refused now, not after the pass
+        asked = self._sized(max(self.source.n_outputs, 1))  # before sums are loaded, which plans count on top
         saved = self._saved()
         if saved:
             prepared = Prepared.from_parts(saved.extra["prepared"], saved.arrays)
-            self._make_room_for(prepared.coding)
-            self._plan_binning(prepared.recipe, prepared.coding)
+            self.plan = self._agreed(self._begun(prepared, asked))
         else:
+            self.plan = self._agreed(asked)
             with self._timed("pilot"):
                 prepared = self.prepare()
         self.reporter.settled(chosen(prepared.recipe))
@@ -139,8 +139,17 @@ class Training:
     def _sized(self, outputs: int, recipe: Recipe | None = None, **known: Any) -> Plan:
         return plan_run(
             self.source, recipe or self.recipe, outputs=outputs, threads=self.threads.count,
-            budget=self.settings.memory, keeps=self.settings.engine is None, **known,
+            keeps=self.settings.engine is None, **{"budget": self.settings.memory, **known},
         )  # fmt: skip
+
+    def _begun(self, prepared: Prepared, asked: Plan) -> Plan:
+        """The plan of a run that goes on: with what it was begun with, whatever would be chosen now."""
+        recipe, coding = prepared.recipe.with_(pilot=NONE, metric=NONE), prepared.coding
+        known = {"classes": bool(coding.classes), "reserved": asked.reserved, "budget": asked.budget}
+        plan = self._sized(coding.outputs, recipe, **known)
+        if self.recipe.solver == AUTO:
+            plan.why = f"the run was begun with {plan.solver}"
+        return plan
 
     def _agreed(self, plan: Plan) -> Plan:
         """The plan, shown and found to fit."""
@@ -169,6 +178,7 @@ class Training:
             known = {"classes": bool(coding.classes), "reserved": self.plan.reserved}
             settled = self._sized(coding.outputs, recipe.with_(solver=self.plan.solver), **known)
             if settled.keeps_features:
+                settled.why, settled.others = self.plan.why, self.plan.others
                 self.plan = self._agreed(settled)
 
     @contextmanager

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from interruptions import Stops
+from tables import smooth
 from test_gradient import make_gradient, table
 
+from streamrf.errors import BudgetError
 from streamrf.interrupts import Interrupted
 from streamrf.maps.fourier import FourierMap
 from streamrf.planning import plans
@@ -116,5 +118,32 @@ def test_a_run_resumed_under_another_plan_ends_the_same(monkeypatch, tmp_path):
     monkeypatch.setattr(plans, "_choose", lambda direct, cg, *_: direct)
     monkeypatch.setattr(iterative, "sample_rows", lambda *_: 300)
     resumed = train(source, recipe, settings)
-    assert resumed.plan.solver == "cholesky"
+    assert resumed.plan.solver == "cg"
+    assert resumed.plan.keeps_features
     assert np.array_equal(resumed.model.weights.coefficients, expected)
+
+
+def test_a_run_resumed_under_a_budget_that_it_no_longer_fits_is_refused(monkeypatch, tmp_path):
+    """Conjugate gradients would fit, and are not what the run was begun with."""
+    source = ArraySource(*smooth(140_000), chunk_rows=2000)
+    recipe = Recipe(D=30, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", scaling="standard")
+    settings = Settings(threads=1, checkpoint=tmp_path / "kept")
+    with pytest.raises(Interrupted):
+        train(source, recipe, settings, Stops(1))
+    monkeypatch.setattr(plans.RidgeSolver, "matrix_bytes", lambda D: 2**45)
+    assert plans.make_plan(source, recipe, outputs=1, threads=1, budget=None).solver == "cg"
+    with pytest.raises(BudgetError, match="the largest part is matrix"):
+        train(source, recipe, settings)
+
+
+def test_features_that_fit_at_the_precision_chosen_leave_the_reason_for_the_solver(monkeypatch):
+    def choose(direct, cg, *_):
+        cg.why, cg.others = "it is quicker", {"cg": {"total": 1.0}}
+        return cg
+
+    monkeypatch.setattr(plans, "_choose", choose)
+    monkeypatch.setattr(plans, "kept_bytes", lambda source, recipe, room: 0 if recipe.bits == "auto" else 2**20)
+    recipe = Recipe(D=64, kernel="gaussian", length_scale=2.0, pilot="none")
+    plan = train(table_of_classes(1000, 2), recipe, Settings(threads=1)).plan
+    assert plan.keeps_features
+    assert (plan.why, plan.others) == ("it is quicker", {"cg": {"total": 1.0}})
