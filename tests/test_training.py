@@ -170,14 +170,14 @@ def run_in_small_spans(source, settings, reporter, threads):
     """A run that reads 500 rows at a time, so that there is something between the blocks."""
     with Threads(threads) as pool:
         training = Training(source, FIXED, settings, reporter, pool)
-        usual = training._plan
+        usual = training._sized
 
-        def small_spans():
-            plan = usual()
+        def small_spans(*sizes, **known):
+            plan = usual(*sizes, **known)
             plan.span_rows = 500
             return plan
 
-        training._plan = small_spans
+        training._sized = small_spans
         training.run()
 
 
