@@ -254,9 +254,24 @@ def test_documents_of_the_first_version_load_for_ever():
     assert columns.feature_names == ("age", "age is missing", "city=Bern", "city=Oslo", "size", "born")
 
 
+def test_a_coding_keeps_how_it_was_asked_for():
+    asked = {"missing": "median", "categories": "ordinal", "categorical": ("member",), "max_levels": 7}
+    columns = Columns.from_json(safejson.decode(safejson.encode(learned(PEOPLE, **asked).to_json(), "it"), "it"))
+    assert columns.handling == Handling(**asked)
+
+
+def test_how_it_was_asked_for_makes_no_other_coding():
+    table = PEOPLE.select(["city"])
+    assert learned(table, max_levels=7) == learned(table)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        *({"dtype": "float64", "columns": [{"name": "a", "kind": "number"}], "handling": handling} for handling in (
+            "auto", [], {"categories": "pickle"}, {"categories": []}, {"max_levels": "1"}, {"max_levels": 0},
+            {"max_levels": True}, {"categorical": "ab"}, {"categorical": [1]}, {"missing": 0}, {"run": 1},
+        )),
         None, [], {"dtype": "float64"}, {"dtype": "int8", "columns": [{"name": "a", "kind": "number"}]},
         {"dtype": "float64", "columns": [{"name": "a", "kind": "pickle"}]},
         {"dtype": "float64", "columns": [{"name": "a", "kind": "onehot"}]},

@@ -289,6 +289,44 @@ def test_update_joins_a_shard_by_the_same_coding(shelf, tmp_path):
     assert before["statistics_digest"] == after["statistics_digest"]
 
 
+TABLE = ("--exclude", "size", "--target", "rent", "--missing", "median", "--categorical", "floor", *FAST, "--quiet")
+
+
+def rare_table() -> pa.Table:
+    """With a city and a median of its own."""
+    table = make_table(1)
+    table = table.set_column(0, "area", pa.array(np.linspace(500, 600, ROWS)))
+    return table.set_column(1, "city", pa.array(["Timbuktu", *table["city"].to_pylist()[1:]]))
+
+
+def test_a_strict_forget_learns_the_coding_anew(shelf, tmp_path):
+    pq.write_table(rare_table(), tmp_path / "rare.parquet")
+    done("train", shelf / "one.parquet", tmp_path / "rare.parquet", *TABLE, "--out", tmp_path / "both.model")
+    done("train", shelf / "one.parquet", *TABLE, "--out", tmp_path / "alone.model")
+    assert b"Timbuktu" in (tmp_path / "both.model" / "model.json").read_bytes()
+    stays = ("--strict", "--data", shelf / "one.parquet", "--threads", 1)
+    found = done("forget", tmp_path / "both.model", tmp_path / "rare.parquet", *stays, "--json").json
+    assert found["removed"] == ROWS
+    assert b"Timbuktu" not in (tmp_path / "both.model" / "model.json").read_bytes()
+    after, alone = (Model.load(tmp_path / f"{name}.model") for name in ("both", "alone"))
+    assert after.columns.to_json() == alone.columns.to_json()
+    assert after.story["statistics_digest"] == alone.story["statistics_digest"]
+    assert after.ledger == alone.ledger
+
+
+def test_a_coding_that_nobody_knows_how_to_learn_again_is_not_forgotten_strictly(shelf, tmp_path):
+    """Models from before that was kept."""
+    data = [str(shelf / "one.parquet"), str(shelf / "two.parquet")]
+    done("train", *data, *TABLE, "--out", tmp_path / "m.model")
+    old = Statistics.load(tmp_path / "m.model")
+    old.prepared = replace(old.prepared, columns=replace(old.prepared.columns, handling=None))
+    old.solve(old.ridge).save(tmp_path / "old.model", state=old.state)
+    stays = ("--strict", "--data", data[1], "--threads", 1, "--quiet")
+    answer = streamrf("forget", tmp_path / "old.model", data[0], *stays)
+    assert answer.code == errors.InputError.exit_code
+    assert "does not say how its columns were to be coded: train anew" in answer.sentence
+
+
 def test_sums_of_other_codings_do_not_add(shelf, tmp_path):
     """The median of another table fills the gaps with another number."""
     data = ("--exclude", "size", "--target", "rent", "--missing", "median", *FAST, "--quiet")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from streamrf.algebra.changes import Work, rows_in
 from streamrf.errors import InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet, ledger_of
@@ -11,8 +13,14 @@ from streamrf.sources.base import Source
 from streamrf.training import Trained, Training
 
 
-def retrain(model: Model, stays: Source, leaves: Source | None, work: Work) -> tuple[Trained, int]:
-    """The model that the same request would have made of the shards that stay, and how many rows are gone."""
+def retrain(
+    model: Model, stays: Source, leaves: Source | None, work: Work, anew: Callable[[], Source] | None = None
+) -> tuple[Trained, int]:
+    """The model that the same request would have made of the shards that stay, and how many rows are gone.
+
+    Shards are compared with the ledger as the model codes their columns. ``anew`` then opens those that stay with a
+    coding that is learned from them alone; without it they are trained on as they are.
+    """
     gone = _gone(model.ledger, ledger_of(stays, RowSet([(0, stays.n_rows)])))
     if not gone:
         raise InputError("every shard of the model is among those that stay: there is nothing to forget")
@@ -21,7 +29,8 @@ def retrain(model: Model, stays: Source, leaves: Source | None, work: Work) -> t
     if "asked" not in model.story:
         raise InputError("this model does not say how it was asked for: train anew on the shards that stay")
     recipe = Recipe.from_json(model.story["asked"])
-    trained = Training(stays, recipe, work.settings, work.reporter, work.threads).run()
+    source = anew() if anew else stays
+    trained = Training(source, recipe, work.settings, work.reporter, work.threads).run()
     return trained, gone.count
 
 

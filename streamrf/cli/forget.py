@@ -19,7 +19,7 @@ from streamrf.cli.statistics import lambda_options, nan_option, pass_options, pl
 @rows_option
 @nan_option
 @lambda_options
-@click.option("--strict", is_flag=True, help="Train anew on --data: pilot, scaling and calibration forget too.")
+@click.option("--strict", is_flag=True, help="Train anew on --data: pilot, coding, scaling and calibration forget too.")
 @click.option("--data", "rest", multiple=True, metavar="SHARD", help="With --strict: each shard that stays.")
 @place_options
 @pass_options
@@ -96,6 +96,23 @@ def _train_anew(
     old = Model.load(model)
     stays = open_data(rest, dict(options), known=old)
     leaves = open_data(shards, dict(options), known=old) if shards else None
-    result, removed = retrain(old, stays, leaves, work)
+    result, removed = retrain(old, stays, leaves, work, lambda: _coded_anew(old, stays, rest, work, options))
     result.model.save(target[0], state=result.state, overwrite=target[1])
     return {**summary(target[0], result), "removed": removed, "strict": True}
+
+
+def _coded_anew(old: Any, stays: Any, rest: tuple[str, ...], work: Any, options: dict[str, Any]) -> Any:
+    """The shards that stay, their columns coded as is learned from them alone; a zarr store has its coding itself."""
+    from streamrf.errors import InputError
+    from streamrf.sources import open_source
+    from streamrf.sources.coding import learn_coding
+    from streamrf.sources.open import parquet_files
+
+    place = list(rest)
+    if old.columns is None or not parquet_files(place):
+        return stays
+    if old.columns.handling is None:
+        raise InputError("this model does not say how its columns were to be coded: train anew on the shards that stay")
+    choice = {"y": options["y"], "target": list(options["target"]) or old.target_names, "features": old.columns.names}
+    columns = learn_coding(place, old.columns.handling, work.reporter, **choice)
+    return open_source(place, columns=columns, **choice)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from streamrf.columns.handling import MAX_LEVELS, Handling
 from streamrf.errors import DataError, FileFormatError
 
 NUMBER, DATE, ONEHOT, ORDINAL = "number", "date", "onehot", "ordinal"
@@ -16,7 +17,6 @@ KINDS = (NUMBER, DATE, ONEHOT, ORDINAL)
 RAW = (INT, FLOAT, BOOL) = ("int", "float", "bool")  # what a category was stored as, where it was not text
 DTYPES = ("float32", "float64")
 MAX_COLUMNS = 100_000
-MAX_LEVELS = 10_000
 MAX_FEATURES = 1_000_000
 
 
@@ -54,10 +54,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """All raw columns of a table in order, and the type of the features they become."""
+    """All raw columns of a table in order, and the type of the features they become.
+
+    ``handling`` is what was asked for when the coding was learned, to learn it again of other rows (None: not known).
+    """
 
     columns: tuple[Column, ...]
     dtype: str = "float64"
+    handling: Handling | None = field(default=None, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -89,7 +93,8 @@ class Columns:
         return f"{len(self.columns)} columns become {self.width} features ({', '.join(parts)})"
 
     def to_json(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "columns": [_lean(asdict(column)) for column in self.columns]}
+        document = {"dtype": self.dtype, "columns": [_lean(asdict(column)) for column in self.columns]}
+        return document if self.handling is None else {**document, "handling": self.handling.to_json()}
 
     @classmethod
     def from_json(cls, document: Any) -> Columns:
@@ -99,7 +104,9 @@ class Columns:
         listed = document.get("columns")
         if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_COLUMNS:
             raise FileFormatError(f"damaged coding of columns: a list of 1 to {MAX_COLUMNS:,} columns is wanted")
-        made = cls(tuple(_column(entry) for entry in listed), document["dtype"])
+        asked = document.get("handling")
+        handling = None if asked is None else Handling.from_json(asked)
+        made = cls(tuple(_column(entry) for entry in listed), document["dtype"], handling)
         if made.width > MAX_FEATURES or len(set(made.feature_names)) != made.width:
             raise FileFormatError(f"damaged coding of columns: {made.width:,} features, some with the same name")
         return made

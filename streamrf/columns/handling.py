@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from streamrf.columns.document import MAX_LEVELS
-from streamrf.errors import InputError
+from streamrf.errors import FileFormatError, InputError
 
 CATEGORIES = ("auto", "onehot", "ordinal", "error")
 MISSING = ("error", "median")
+MAX_LEVELS = 10_000
 ONEHOT_LEVELS = 100  # each level is an input more
 
 
@@ -40,3 +42,20 @@ class Handling:
         if self.max_levels is not None:
             return self.max_levels
         return MAX_LEVELS if self.categories == "ordinal" else ONEHOT_LEVELS
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "categorical": list(self.categorical)}
+
+    @classmethod
+    def from_json(cls, document: Any) -> Handling:
+        """What ``to_json`` described; anything that cannot be that is a FileFormatError."""
+        if not isinstance(document, Mapping) or set(document) - set(asdict(cls())):
+            raise FileFormatError(f"damaged coding of columns: {str(document)[:80]} does not say how it was asked for")
+        levels, names = document.get("max_levels"), document.get("categorical", [])
+        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not listed or not (levels is None or type(levels) is int):
+            raise FileFormatError(f"damaged coding of columns: {str(document)[:80]} cannot have been asked for")
+        try:
+            return cls(**{**document, "categorical": tuple(names)})
+        except InputError as error:
+            raise FileFormatError(f"damaged coding of columns: {error}") from None

@@ -40,7 +40,7 @@ def learn_columns(frame: Frame, names: Sequence[str], handling: Handling, told: 
     read = [name for name, scan in scans.items() if scan.looks]
     if read:
         _pass_over(frame, read, scans, told)
-    columns = Columns(tuple(scan.column() for scan in scans.values()), _dtype(frame.schema, roles))
+    columns = Columns(tuple(scan.column() for scan in scans.values()), _dtype(frame.schema, roles), handling)
     columns.check_unique()
     if columns.width > MAX_FEATURES:
         raise DataError(
