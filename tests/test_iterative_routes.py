@@ -21,6 +21,7 @@ from streamrf.planning.plans import make_plan
 from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
+from streamrf.routes import newton
 from streamrf.routes.walk import Trial, next_block, next_ridge
 from streamrf.sources import ArraySource, open_source
 from streamrf.threads import ALONE, Threads
@@ -171,6 +172,21 @@ def test_stochastic_gradients_reach_the_hinge_loss_of_scikit_learn(shards):
     found = scores(model, X)[:, 0]
     assert hinge(found) <= hinge(expected) * 1.03
     assert accuracy(found, y) >= accuracy(expected, y) - 0.006
+
+
+def test_stochastic_gradients_look_at_a_sample_whatever_preconditions_the_others():
+    X, y = classes(2)
+    recipe = FIXED.with_(loss="hinge", epochs=1, D=4)
+    sample, nystrom = (fit(X, y, recipe.with_(preconditioner=name)) for name in ("sample", "nystrom"))
+    assert np.array_equal(nystrom.weights.coefficients, sample.weights.coefficients)
+
+
+@pytest.mark.parametrize("loss", ["huber", "quantile"])
+def test_residuals_beside_a_sketch_are_those_of_many_rows(loss, monkeypatch):
+    seen = []
+    monkeypatch.setattr(newton, "robust_deviation", lambda residuals: seen.append(residuals) or np.ones(1))
+    fit(*numbers(), FIXED.with_(loss=loss, preconditioner="nystrom", epochs=1, D=16))
+    assert [len(residuals) for residuals in seen] == [ROWS]
 
 
 DENSE = {
@@ -337,6 +353,15 @@ class TestPlan:
     def test_a_solver_that_was_not_asked_for_is_not_called_so(self):
         assert self.planned(Recipe(D=100, solver="cg")).why == "as asked for"
         assert "weights" in self.planned(Recipe(D=100, class_weight="balanced")).why
+
+    def test_stochastic_gradients_take_a_sample_and_never_a_sketch(self):
+        asked = Recipe(D=5000, bits="8", loss="hinge", pilot="none")
+        found = [self.planned(asked.with_(preconditioner=name)).to_json() for name in ("sample", "nystrom")]
+        assert found[0] == found[1]
+
+    def test_the_rows_beside_a_sketch_are_planned(self):
+        found = self.planned(Recipe(D=5000, bits="8", solver="cg", preconditioner="nystrom", pilot="none"))
+        assert found.parts["rows that precondition"] > 0
 
 
 @pytest.mark.parametrize("settings", [{"solver": "cg", "loss": "hinge"}, {"loss": "logistic", "cv": 3}])

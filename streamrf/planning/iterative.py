@@ -8,7 +8,7 @@ from typing import Any
 from streamrf.maps.scores import batch_rows
 from streamrf.planning.rates import Rates, measure_rates
 from streamrf.precision import make_precision
-from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
+from streamrf.solvers.sizes import drawn_rows, is_sketched, preconditioner_bytes, sample_rows
 from streamrf.sources.base import Source
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.threads import Threads
@@ -39,8 +39,8 @@ def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, thre
     """Bytes of what only an iterative route has."""
     D, item, recipe = recipe.D, _item(recipe), recipe.with_(solver=solver)
     rows = sample_rows(recipe, source.n_rows, room)
-    sketched, widest = recipe.preconditioner == "nystrom", max(outputs + 1, LAMBDAS * outputs)
-    kept, columns = (0, max(widest, rows)) if sketched else (rows, widest)
+    kept, widest = min(drawn_rows(recipe, rows), source.n_rows), max(outputs + 1, LAMBDAS * outputs)
+    columns = max(widest, rows) if is_sketched(recipe) else widest
     return {
         "statistics": columns * 8 * (D + 64),
         "block": threads * (2 * columns * 8 + batch_rows(item * (D + 64)) * item) * (D + 64),
@@ -70,8 +70,9 @@ def iterative_seconds(
     together = LAMBDAS if solver == "cg" and recipe.ridge is None else 1
     pulling = features * (PULLING - 1) * outputs * together
     reading = n * d * source.x_dtype.itemsize / rates.read
-    m = sample_rows(recipe.with_(solver=solver), n, room)
-    if recipe.preconditioner == "nystrom":
+    recipe = recipe.with_(solver=solver)
+    m = sample_rows(recipe, n, room)
+    if is_sketched(recipe):
         sketch = max(features * (1 + (PULLING - 1) * m), reading)
     else:  # a Gram matrix of features or of rows, and its factor
         few, many = sorted((m, D))

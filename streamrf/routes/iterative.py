@@ -16,7 +16,7 @@ from streamrf.solvers.normal_system import CentredMoments, NormalSystem
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.ridge import Weights
-from streamrf.solvers.sizes import is_primal, sample_rows
+from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, sample_rows
 from streamrf.sources.base import Block
 from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.kept_features import KeptFeatures
@@ -80,7 +80,7 @@ class IterativeRoute(Route):
         """The first pass, or what it came to."""
         pull = TargetPull(self.prepared.coding)
         gradient = self.gradient(pull, np.zeros((self.prepared.map.n_features, 0)), np.zeros(0))
-        share = min(1.0, self._sample_rows / max(self.run.source.n_rows, 1))
+        share = min(1.0, drawn_rows(self.recipe, self._sample_rows) / max(self.run.source.n_rows, 1))
         statistic = Opening(gradient, share, self.run.shard_starts)
         kept = self.passes.kept
         if kept and kept.document.get("stage", "opening") != "opening":
@@ -103,7 +103,7 @@ class IterativeRoute(Route):
 
     def factor(self, state: OpeningState) -> Factor:
         """What roughly inverts S: of a sample, or from a sketch of all rows."""
-        if self.recipe.preconditioner == "nystrom":
+        if is_sketched(self.recipe):
             return self._sketched()
         sample = self.sample
         if sample is None:  # no row was drawn, of very few

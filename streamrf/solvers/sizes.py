@@ -18,10 +18,10 @@ MEMORY_SHARE = 0.4  # of what is left of the budget
 
 def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
     """Rows of the sample (or rank of the sketch) that precondition: as many as help and fit."""
-    if recipe.preconditioner == "nystrom":
-        return rank(recipe, room)
     if recipe.solver == "sgd":
         return min(SGD_ROWS, n_rows)
+    if is_sketched(recipe):
+        return rank(recipe, room)
     many = PER_FEATURE * recipe.D
     if many <= n_rows // ROWS_SHARE and preconditioner_bytes(recipe, many) <= MEMORY_SHARE * room:
         return min(max(FEW, many), n_rows)
@@ -29,6 +29,16 @@ def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
     while rows > LEAST_ROWS and preconditioner_bytes(recipe, rows) > MEMORY_SHARE * room:
         rows = rows * 3 // 4
     return min(rows, n_rows)
+
+
+def is_sketched(recipe: Any) -> bool:
+    """Whether a sketch of all rows preconditions; stochastic gradients look at a sample, whatever is asked for."""
+    return recipe.preconditioner == "nystrom" and recipe.solver != "sgd"
+
+
+def drawn_rows(recipe: Any, rows: int) -> int:
+    """Rows to keep, where so many precondition: a sketch has none, and some losses take their scale from residuals."""
+    return max(FEW, rows) if is_sketched(recipe) else rows
 
 
 def is_primal(D: int, rows: int) -> bool:
@@ -44,7 +54,7 @@ def rank(recipe: Any, room: int) -> int:
 
 
 def preconditioner_bytes(recipe: Any, rows: int) -> int:
-    if recipe.preconditioner == "nystrom":
+    if is_sketched(recipe):
         return NystromFactor.nbytes(rows, recipe.D)
     if is_primal(recipe.D, rows) and recipe.solver != "sgd":
         return PrimalFactor.nbytes(recipe.D, recipe.bits)
