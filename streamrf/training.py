@@ -34,6 +34,7 @@ from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.reporting import Reporter
 from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
+from streamrf.routes.iterative import SAMPLE
 from streamrf.scaling.scaling import Scaling, fit_scaling
 from streamrf.sources.base import Block, Source
 from streamrf.statistics.fitting import FittingState
@@ -48,7 +49,8 @@ from streamrf.units import format_bytes, format_count
 
 @dataclass
 class Settings:
-    """How a run is carried out; none of it changes a bit of the result."""
+    """How a run is carried out; none of it changes a bit of the result, but for ``memory``, which decides how large a
+    sample preconditions an iterative solver, and whether that is what ``auto`` stands for."""
 
     threads: int | None = None
     memory: int | None = None
@@ -96,7 +98,7 @@ class Training:
         saved = self._saved()
         if saved:
             prepared = Prepared.from_parts(saved.extra["prepared"], saved.arrays)
-            self.plan = self._agreed(self._begun(prepared, asked))
+            self.plan = self._agreed(self._begun(prepared, asked, saved.extra["route"].get(SAMPLE)))
         else:
             self.plan = self._agreed(asked)
             with self._timed("pilot"):
@@ -142,10 +144,11 @@ class Training:
             keeps=self.settings.engine is None, **{"budget": self.settings.memory, **known},
         )  # fmt: skip
 
-    def _begun(self, prepared: Prepared, asked: Plan) -> Plan:
+    def _begun(self, prepared: Prepared, asked: Plan, sample: int | None) -> Plan:
         """The plan of a run that goes on: with what it was begun with, whatever would be chosen now."""
         recipe, coding = prepared.recipe.with_(pilot=NONE, metric=NONE), prepared.coding
         known = {"classes": bool(coding.classes), "reserved": asked.reserved, "budget": asked.budget}
+        known |= {} if sample is None else {"sample": sample}
         plan = self._sized(coding.outputs, recipe, **known)
         if self.recipe.solver == AUTO:
             plan.why = f"the run was begun with {plan.solver}"

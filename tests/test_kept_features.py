@@ -9,9 +9,11 @@ from test_gradient import make_gradient, table
 from streamrf.errors import BudgetError
 from streamrf.interrupts import Interrupted
 from streamrf.maps.fourier import FourierMap
+from streamrf.planning import iterative as planning
 from streamrf.planning import plans
 from streamrf.recipe import Recipe
 from streamrf.routes import iterative
+from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
 from streamrf.statistics.kept_features import KeptFeatures
@@ -121,6 +123,44 @@ def test_a_run_resumed_under_another_plan_ends_the_same(monkeypatch, tmp_path):
     assert resumed.plan.solver == "cg"
     assert resumed.plan.keeps_features
     assert np.array_equal(resumed.model.weights.coefficients, expected)
+
+
+class StopsIn(Stops):
+    """Asks the run to stop after the first block of the first pass with this title."""
+
+    def __init__(self, title):
+        super().__init__(1)
+        self.title, self.now = title, None
+
+    def started(self, title, rows, done):
+        self.now = title
+
+    def advanced(self, done, checkpoint_age):
+        if self.now == self.title:
+            super().advanced(done, checkpoint_age)
+
+
+@pytest.mark.parametrize(
+    ("preconditioner", "stage"),
+    [("sample", "first pass"), ("nystrom", "first pass"), ("nystrom", "sketch"), ("nystrom", "conjugate gradients")],
+)
+def test_a_run_resumed_with_less_memory_keeps_its_sample(monkeypatch, tmp_path, preconditioner, stage):
+    monkeypatch.setattr(plans, "SPAN_ROWS", 1000)
+    source = table_of_classes(8000, 2)
+    recipe = Recipe(
+        D=200, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", scaling="standard", solver="cg",
+        preconditioner=preconditioner, ridge=1e-6,
+    )  # fmt: skip
+    expected = train(source, recipe, Settings(threads=1)).model.weights.coefficients
+    settings = Settings(threads=1, checkpoint=tmp_path / "kept")
+    with pytest.raises(Interrupted):
+        train(source, recipe, settings, StopsIn(stage))
+    size = sample_rows(recipe, 8000, 2**40)
+    monkeypatch.setattr(iterative, "sample_rows", lambda *_: size // 2)
+    monkeypatch.setattr(planning, "sample_rows", lambda *_: size // 2)
+    resumed = train(source, recipe, settings)
+    assert np.array_equal(resumed.model.weights.coefficients, expected)
+    assert resumed.plan.parts["preconditioner"] == preconditioner_bytes(recipe, size)  # what will be held is counted
 
 
 def test_a_run_resumed_under_a_budget_that_it_no_longer_fits_is_refused(monkeypatch, tmp_path):

@@ -35,10 +35,12 @@ CURES = {
 }
 
 
-def iterative_parts(source: Source, recipe: Any, solver: str, outputs: int, threads: int, room: int) -> dict[str, int]:
-    """Bytes of what only an iterative route has."""
+def iterative_parts(
+    source: Source, recipe: Any, solver: str, outputs: int, threads: int, room: int, sample: int | None = None
+) -> dict[str, int]:
+    """Bytes of what only an iterative route has; ``sample`` is the size of one that was begun with, if one was."""
     D, item, recipe = recipe.D, _item(recipe), recipe.with_(solver=solver)
-    rows = sample_rows(recipe, source.n_rows, room)
+    rows = sample or sample_rows(recipe, source.n_rows, room)
     kept, widest = min(drawn_rows(recipe, rows), source.n_rows), max(outputs + 1, LAMBDAS * outputs)
     columns = max(widest, rows) if is_sketched(recipe) else widest
     return {

@@ -118,10 +118,11 @@ class Plan:
 
 def make_plan(
     source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int | None, classes: bool = False,
-    reserved: int | None = None, keeps: bool = True,
+    reserved: int | None = None, keeps: bool = True, sample: int | None = None,
 ) -> Plan:  # fmt: skip
     """Sizes from shapes alone; nothing is read. ``classes`` says that the outputs are known to be those of classes,
-    ``keeps`` that features may be kept between passes, which a cluster does not.
+    ``keeps`` that features may be kept between passes, which a cluster does not, ``sample`` of how many rows a run that
+    goes on took the sample that preconditions.
     """
     reserved = reserved or memory.resident() + COMPILED
     budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
@@ -131,16 +132,19 @@ def make_plan(
         able = able[:1]
     elif len(able) > 1 and "cholesky" in able and (source.has_weights or recipe.class_weight) and not recipe.is_float:
         able = ("cg",)  # whose sums are exact with weights too
-    plans = {name: _plan_of(name, source, recipe, classes=classes, keeps=keeps, **known) for name in able}
+    own = {"classes": classes, "keeps": keeps, "sample": sample}
+    plans = {name: _plan_of(name, source, recipe, **own, **known) for name in able}
     if len(plans) == 1 or recipe.loss != "squared":
         return plans[able[0]]
     return _choose(plans["cholesky"], plans["cg"], source, recipe, outputs, threads)
 
 
-def _plan_of(solver: str, source: Source, recipe: Recipe, *, classes: bool, keeps: bool, **known: Any) -> Plan:
+def _plan_of(
+    solver: str, source: Source, recipe: Recipe, *, classes: bool, keeps: bool, sample: int | None, **known: Any
+) -> Plan:
     if solver == "cholesky":
         return _direct_plan(source, recipe, classes=classes, **known)
-    return _iterative_plan(solver, source, recipe, keeps=keeps, **known)
+    return _iterative_plan(solver, source, recipe, keeps=keeps, sample=sample, **known)
 
 
 def _choose(direct: Plan, cg: Plan, source: Source, recipe: Recipe, outputs: int, threads: int) -> Plan:
@@ -176,9 +180,10 @@ def _totals(plan: Plan, source: Source, recipe: Recipe, outputs: int, rates: Rat
 
 
 def _iterative_plan(
-    solver: str, source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int, reserved: int, keeps: bool
-) -> Plan:
-    parts = iterative_parts(source, recipe, solver, outputs, threads, budget - reserved)
+    solver: str, source: Source, recipe: Recipe, *, outputs: int, threads: int, budget: int, reserved: int, keeps: bool,
+    sample: int | None,
+) -> Plan:  # fmt: skip
+    parts = iterative_parts(source, recipe, solver, outputs, threads, budget - reserved, sample)
     parts |= {
         "pilot": _pilot_bytes(source, recipe, threads, outputs),
         "sample": 3 * _sample_rows(source, recipe) * source.n_features * max(4, source.x_dtype.itemsize),

@@ -25,6 +25,7 @@ from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.weighting import Weighting
 
 OPENING, SKETCH = "opening/", "sketch/"
+SAMPLE = "sample rows"
 Factor = SampleFactor | PrimalFactor | NystromFactor
 SKETCH_NOISE = 1e-7  # of a pass: scores are summed in float32
 
@@ -69,7 +70,7 @@ class IterativeRoute(Route):
         return KeptFeatures(self.run.source.n_rows, scored_width(map), map.precision.features)
 
     def keep(self, stage: str, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        self.passes.keep({"stage": stage, **document}, {**self._fixed, **arrays})
+        self.passes.keep({"stage": stage, SAMPLE: self._sample_rows, **document}, {**self._fixed, **arrays})
 
     def kept(self, stage: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         """What was kept in this stage, where a run goes on in it."""
@@ -96,9 +97,12 @@ class IterativeRoute(Route):
         self.holdout, self.sample = state.holdout.table(), state.sample.table()
         return state
 
-    @property
+    @cached_property
     def _sample_rows(self) -> int:
-        """As planned; how many are drawn differs a little."""
+        """As planned, or as the run that goes on was begun; how many are drawn differs a little."""
+        kept = self.passes.kept
+        if kept and SAMPLE in kept.document:
+            return int(kept.document[SAMPLE])
         return sample_rows(self.recipe, self.run.source.n_rows, self.run.plan.budget - self.run.plan.reserved)
 
     def factor(self, state: OpeningState) -> Factor:
