@@ -20,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
 from streamrf import errors
+from streamrf.cli.train import default_out
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
 from streamrf.model import Model
@@ -67,6 +68,19 @@ def shelf(tmp_path_factory):
 
 
 # -- the main road, in every format
+
+
+@pytest.mark.parametrize(
+    ("data", "out"),
+    [
+        ("there/data.zarr/", "there/data.model"),
+        ("there/part-*.parquet", "there/part-all.model"),
+        ("s3://bucket/part-?.zarr", "part-all.model"),
+        ("https://host/t.parquet?file=a/b.csv&version=2.1", "t.model"),
+    ],
+)
+def test_where_a_model_goes(data, out):
+    assert default_out(data) == out
 
 
 @pytest.mark.parametrize("data", ["train.zarr", "parts", "parts/*.parquet", "arrays", "arrays/X.npy"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from sources_conformance import NAMES, ROWS, SourceConformance, make_X, make_y, 
 from streamrf.errors import DataError, InputError, MissingDependencyError, StorageError
 from streamrf.sources import ArraySource, Source, Span, open_source
 from streamrf.sources import locations as locations_module
+from streamrf.sources.locations import is_pattern
+from streamrf.sources.open import parquet_files
 from streamrf.sources.spans import work_spans
 
 FEW_TYPES, FEW_KINDS = ["f4", "i8"], ["int", "text"]  # where another class tries them all
@@ -270,7 +274,63 @@ class TestS3:
             open_source(f"{bucket}/lost.zarr", need_targets=False).read(Span(0, ROWS))
 
 
+class Shelf(BaseHTTPRequestHandler):
+    """Files of a folder over HTTP, whole or in ranges, whatever query is asked with them."""
+
+    folder: Path
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        file = self.folder / self.path.partition("?")[0].strip("/")
+        if not file.is_file():
+            self.send_error(404)
+            return
+        body, asked = file.read_bytes(), self.headers.get("Range")
+        first, last = map(int, asked.removeprefix("bytes=").split("-")) if asked else (0, len(body) - 1)
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Type", "application/octet-stream")
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
+        self.send_header("Content-Length", str(len(body[first : last + 1])))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body[first : last + 1])
+
+    do_HEAD = do_GET
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Here", (Shelf,), {"folder": tmp_path}))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
 class TestAddresses:
+    @pytest.mark.parametrize("query", ["", "?version=2", "?file=a/b.npy&x=[1]*"])
+    def test_an_address_with_a_query(self, tmp_path: Path, site: str, query: str) -> None:
+        """A question mark begins a query there; in patterns it stands for any letter."""
+        write_parquet(str(tmp_path / "t.parquet"), make_X(), make_y("int"), 40)
+        source = open_source(f"{site}/t.parquet{query}", target="y0")
+        assert np.array_equal(source.read(Span(0, ROWS)).X, make_X())
+        assert open_source(**source.spec()).fingerprint() == source.fingerprint()
+        assert parquet_files(f"{site}/t.parquet{query}") == [f"{site}/t.parquet{query}"]
+        with pytest.raises(InputError, match="local disks only"):
+            open_source(f"{site}/t.npy{query}")
+        with pytest.raises(StorageError, match="does not exist"):
+            open_source(f"{site}/lost.parquet{query}")
+
+    def test_patterns_of_addresses(self) -> None:
+        for pattern in ("s3://b/part-?.zarr", "https://h/*.parquet", "https://h/[ab].pq?v=1", "/nowhere/t?.zarr"):
+            assert is_pattern(pattern)
+        for plain in ("https://h/t.parquet?v=*", "http://[::1]:80/t.parquet", "https://h?a=[b]", "s3://b/t.zarr"):
+            assert not is_pattern(plain)
+
     def test_file_urls_are_paths(self, tmp_path: Path) -> None:
         write_zarr(str(tmp_path / "t.zarr"), make_X(), make_y("int"), 40)
         assert open_source(f"file://{tmp_path}/t.zarr").spec()["data"] == str(tmp_path / "t.zarr")

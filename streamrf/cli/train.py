@@ -119,8 +119,10 @@ def settled(recipe: Any) -> dict[str, Any]:
 
 def default_out(data: str) -> str:
     """data.zarr -> data.model, part-*.parquet -> part-all.model: beside the data, or here where the data is remote."""
+    from streamrf.sources.locations import without_query
+
     pattern = r"[*?]+|\[[^]]*\]"
-    path = data.rstrip("/")
+    path = without_query(data).rstrip("/")
     name = path.rpartition("/")[2]
     folder = path[: len(path) - len(name)]
     stem = re.sub(pattern, "all", name).rsplit(".", 1)[0] or "data"

@@ -18,8 +18,20 @@ def is_url(location: str) -> bool:
 
 
 def is_pattern(location: str) -> bool:
-    """Whether this is a glob; a file whose name happens to hold a bracket is not."""
+    """Whether this is a glob; a file whose name happens to hold a bracket is not, nor is an address with a query."""
+    if _is_http(location):
+        path = without_query(location).partition("://")[2].partition("/")[2]
+        return any(mark in path for mark in "*[")
     return any(mark in location for mark in "*?[") and (is_url(location) or not os.path.exists(location))
+
+
+def without_query(location: str) -> str:
+    """What the name and the ending of a location are to be told from."""
+    return location.partition("?")[0] if _is_http(location) else location
+
+
+def _is_http(location: str) -> bool:
+    return location.lower().startswith(("http://", "https://"))
 
 
 def absolute(location: str) -> str:

@@ -15,7 +15,7 @@ from streamrf.errors import DataError, InputError, StorageError
 from streamrf.sources.base import Source
 from streamrf.sources.counting import CountingSource
 from streamrf.sources.failures import reading
-from streamrf.sources.locations import absolute, filesystem, is_pattern, is_url
+from streamrf.sources.locations import absolute, filesystem, is_pattern, is_url, without_query
 from streamrf.sources.memory import ArraySource
 from streamrf.sources.shards import Shards
 
@@ -118,13 +118,18 @@ def _open_arrays(data: Any, need_targets: bool | None) -> Source:
 
 
 def _open_list(items: Sequence[Any], options: dict[str, Any]) -> Source:
-    parts = [open_source(item, **options) for item in items]
+    return _joined([open_source(item, **options) for item in items])
+
+
+def _joined(parts: list[Source]) -> Source:
     return parts[0] if len(parts) == 1 else Shards(parts)
 
 
 def _open_location(location: str, options: dict[str, Any]) -> Source:
-    if is_pattern(location):
-        return _open_pattern(location, options)
+    return _open_pattern(location, options) if is_pattern(location) else _open_one(location, options)
+
+
+def _open_one(location: str, options: dict[str, Any]) -> Source:
     kind = _remote_kind(location) if is_url(location) else local_kind(location)
     if kind == "parquet":
         return _open_parquet(location, _parquet_files(location), options)
@@ -136,9 +141,9 @@ def _open_pattern(pattern: str, options: dict[str, Any]) -> Source:
     matches = _matches(pattern)
     if not matches:
         raise StorageError(f"nothing matches {pattern}")
-    if all(match.endswith(PARQUET_ENDINGS) for match in matches):
+    if all(map(_ends_as_parquet, matches)):
         return _open_parquet(pattern, matches, options)
-    return _open_list(matches, options)
+    return _joined([_open_one(absolute(match), options) for match in matches])  # a name may look like a pattern
 
 
 def parquet_files(data: Any) -> list[str]:
@@ -147,13 +152,17 @@ def parquet_files(data: Any) -> list[str]:
         location = absolute(os.fspath(data))
         if is_pattern(location):
             found = _matches(location)
-            return found if all(match.endswith(PARQUET_ENDINGS) for match in found) else []
+            return found if all(map(_ends_as_parquet, found)) else []
         kind = _remote_kind(location) if is_url(location) else local_kind(location)
         return _parquet_files(location) if kind == "parquet" else []
     if not isinstance(data, list | tuple) or not all(isinstance(item, str | os.PathLike) for item in data):
         return []
     parts = [parquet_files(item) for item in data]
     return [path for part in parts for path in part] if all(parts) else []
+
+
+def _ends_as_parquet(location: str) -> bool:
+    return without_query(location).endswith(PARQUET_ENDINGS)
 
 
 def _matches(pattern: str) -> list[str]:
@@ -198,13 +207,14 @@ def _file_kind(path: str) -> str:
 
 def _remote_kind(url: str) -> str:
     """The format of what is at a URL, by its ending, else by what is there."""
-    if url.endswith((".npy", ".npz")):
+    bare = without_query(url)
+    if bare.endswith((".npy", ".npz")):
         raise InputError(f"{url}: .npy files are read from local disks only; copy it, or store it as zarr or parquet")
-    if url.endswith(PARQUET_ENDINGS):
+    if _ends_as_parquet(url):
         return "parquet"
     fs, path = filesystem(url)
     with reading(url):
-        if url.endswith(".zarr") or any(fs.exists(f"{path}/{name}") for name in _ZARR_FILES):
+        if bare.endswith(".zarr") or any(fs.exists(f"{path}/{name}") for name in _ZARR_FILES):
             return "zarr"
         if _remote_parquet(fs, path):
             return "parquet"
@@ -222,7 +232,7 @@ def _parquet_files(location: str) -> list[str]:
             return [location]
         names = sorted(name for name in os.listdir(location) if _is_data_file(name))
         return [os.path.join(location, name) for name in names]
-    if location.endswith(PARQUET_ENDINGS):
+    if _ends_as_parquet(location):
         fs, path = filesystem(location)
         with reading(location):
             found = _remote_parquet(fs, path) if fs.isdir(path) else []
