@@ -8,19 +8,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import done, streamrf
 from tables import labelled, smooth
 
 from streamrf import errors
+from streamrf.columns import Handling
 from streamrf.export import pipeline_of
 from streamrf.export.numpy_script import script_text, write_script
 from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
 from streamrf.recipe import Recipe
-from streamrf.sources import ArraySource
+from streamrf.sources import ArraySource, Span, open_source
 from streamrf.threads import Threads
 from streamrf.training import Settings, train
 
@@ -131,6 +135,38 @@ def test_rounded_features_are_the_same_integers(kind, bits, tmp_path):
     with Threads(1) as threads:
         model.map.compute(model.scaling.transform(X), features, threads)
     assert np.array_equal(space["features"](space["scale"](X)), features[:, :256])
+
+
+# -- columns with names and types of their own
+
+
+def table_model(columns: dict[str, Any], y: np.ndarray, path: Path, **handling: Any) -> tuple[Model, np.ndarray]:
+    """A model of raw columns, and its answers for them."""
+    pq.write_table(pa.table({**columns, "target": y}), path)
+    source = open_source(path, target="target", columns=Handling(**handling))
+    recipe = Recipe(**{**SETTINGS, "pilot": "none", "map": "mc"})
+    model = train(source, recipe, Settings(threads=1)).model
+    return model, ours(model, source.read(Span(0, source.n_rows)).X)
+
+
+@pytest.mark.parametrize("target", ["numbers", "words"])
+def test_columns_may_have_any_names(target, tmp_path):
+    """`convert` calls them c0, c1, ... where a file does not; others are called as parts of the graph are."""
+    onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    from streamrf.export.onnx_model import write_onnx
+
+    names = ["c0", "v0", "v3", "prediction", "prediction_", "label", "probabilities", "s_c0", "s__v1", "X", "n"]
+    columns = dict(zip(names, smooth(600, d=len(names))[0].T, strict=True)) | {"c1": ["a", "b", "c"] * 200}
+    model, wanted = table_model(columns, targets(target), tmp_path / "t.parquet")
+    told = write_onnx(pipeline_of(model), tmp_path / "m.onnx")
+    assert told["inputs"] == [*columns]
+    assert told["outputs"] == (["prediction__"] if target == "numbers" else ["label_", "probabilities_"])
+    onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
+    feed = {name: np.asarray(values, np.float64)[:, None] for name, values in columns.items() if name != "c1"}
+    found = ort.InferenceSession(str(tmp_path / "m.onnx")).run(
+        told["outputs"][-1:], {**feed, "c1": np.array(columns["c1"], object)[:, None]}
+    )
+    assert np.abs(found[0] - wanted).max() < 1e-5
 
 
 # -- as a user does it

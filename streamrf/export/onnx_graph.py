@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,18 @@ def onnx_package() -> Any:
     return onnx
 
 
-class Graph:
-    """Nodes and constants as they are added."""
+def free_prefix(names: Iterable[str]) -> str:
+    """One that no name begins with."""
+    taken, prefix = tuple(names), "s_"
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "_"
+    return prefix
 
-    def __init__(self, prefix: str = "") -> None:
+
+class Graph:
+    """Nodes and constants as they are added. What is inside has names that begin with ``prefix``, as no input's may."""
+
+    def __init__(self, prefix: str) -> None:
         self._onnx, self._prefix = onnx_package(), prefix
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -36,10 +44,14 @@ class Graph:
         self._bytes = 0
 
     def input(self, name: str, dtype: Any, shape: list[Any]) -> str:
+        assert not name.startswith(self._prefix)
         self.inputs.append(self._onnx.helper.make_tensor_value_info(name, self.type_of(dtype), shape))
         return name
 
     def output(self, value: str, name: str, dtype: Any, shape: list[Any]) -> None:
+        """A result; with a line after its name where an input is called that."""
+        while any(one.name == name for one in self.inputs):
+            name += "_"
         self.nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
         self.outputs.append(self._onnx.helper.make_tensor_value_info(name, self.type_of(dtype), shape))
 

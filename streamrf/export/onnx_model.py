@@ -14,7 +14,7 @@ import numpy as np
 from streamrf.columns.document import ONEHOT, Column, Columns
 from streamrf.errors import InputError
 from streamrf.export.onnx_binning import binned
-from streamrf.export.onnx_graph import Graph
+from streamrf.export.onnx_graph import Graph, free_prefix
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
 from streamrf.storing.files import atomic_write
 
@@ -31,7 +31,7 @@ def write_onnx(pipeline: Pipeline, path: str | Path, *, overwrite: bool = False)
 
 
 def build(pipeline: Pipeline) -> Graph:
-    graph = Graph()
+    graph = Graph(free_prefix(pipeline.columns.names if pipeline.columns else ()))
     X = coded(graph, pipeline.columns) if pipeline.columns else graph.input("X", np.float64, ["n", pipeline.n_inputs])
     scores = (binned if pipeline.kind == BINNING else _scores)(graph, pipeline, scaled(graph, pipeline, X))
     if pipeline.classes:
