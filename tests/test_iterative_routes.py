@@ -174,6 +174,14 @@ def test_stochastic_gradients_reach_the_hinge_loss_of_scikit_learn(shards):
     assert accuracy(found, y) >= accuracy(expected, y) - 0.006
 
 
+@pytest.mark.parametrize("settings", [{"solver": "cg", "preconditioner": "nystrom"}, {"loss": "hinge", "epochs": 2}])
+def test_constant_inputs_predict_the_mean(settings):
+    y = (np.arange(ROWS) % 4 > 0).astype(np.float64)
+    model = fit(np.ones((ROWS, 3), np.float32), y, FIXED.with_(task="classification", D=20, **settings))
+    found = model.labels(model.codes(scores(model, np.ones((1, 3), np.float32))))
+    assert found[0] == 1
+
+
 def test_stochastic_gradients_look_at_a_sample_whatever_preconditions_the_others():
     X, y = classes(2)
     recipe = FIXED.with_(loss="hinge", epochs=1, D=4)

@@ -1,5 +1,7 @@
 """Preconditioners against dense inverses, and how few steps conjugate gradients need with them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_conjugate_gradients import DenseSystem
@@ -184,3 +186,32 @@ def test_the_factor_for_mini_batches_inverts_its_leading_directions():
         np.testing.assert_allclose(found, direction / (value + 1e-4), atol=0.02 / (value + 1e-4))
     assert factor.trace == pytest.approx(np.trace(S), rel=1e-6)
     assert factor.leverage(1e-4) > 20 * 0.5
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-30])
+def test_a_sketch_of_constant_features_leaves_lambda_alone(noise):
+    test = random_directions(5, D, 0)
+    factor = NystromFactor(noise * np.random.default_rng(0).standard_normal((5, D)), test, 1e-7)
+    R = np.random.default_rng(1).standard_normal((2, D))
+    np.testing.assert_allclose(factor.at(1e-3)(R), R / 1e-3, rtol=1e-9)
+    with pytest.raises(NumericalError, match="positive lambda"):
+        factor.at(0.0)
+
+
+def test_a_sketch_of_nothing_that_could_be_squares_is_refused():
+    test = random_directions(5, D, 0)
+    with pytest.raises(NumericalError, match="--preconditioner sample"):
+        NystromFactor(-test, test, 1e-7)
+
+
+@pytest.mark.parametrize("bits", ["8", "float64"])
+@pytest.mark.parametrize("sign", [0, 1e-9, -1e-9])
+def test_the_factor_for_mini_batches_of_constant_features_only_shrinks(bits, sign, monkeypatch):
+    """Whichever way their products are rounded."""
+    _, rows = sample(bits)
+    rows = replace(rows, Z=np.zeros_like(rows.Z), centre=np.zeros(D))
+    monkeypatch.setattr(SampleRows, "dual", lambda self, threads: sign**2 * np.sign(sign) * np.eye(90, order="F"))
+    factor = EigenFactor.of(rows, 20, ALONE)
+    R = np.random.default_rng(1).standard_normal((2, D)).astype(np.float32)
+    np.testing.assert_allclose(factor.apply(R, 1e-3), R / np.float32(1e-3), rtol=1e-5)
+    assert factor.leverage(1e-3) == pytest.approx(0.0, abs=1e-9)

@@ -11,6 +11,7 @@ from streamrf.solvers.preconditioners import SampleRows
 from streamrf.threads import Threads
 
 SPARE, ROUNDS = 16, 3  # vectors beyond those wanted, and products with all of them
+LEAST = 1e-20  # what nothing is taken for: z'z is about one, and constant features leave only rounding
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EigenFactor:
         rank = max(1, min(rank, m // 2))
         with threads.blas_for(m):
             values, vectors = leading(dual, rank)
+        values = np.maximum(values, LEAST)
         kept = values > 1e-10 * values[0]
         values, vectors = values[kept], vectors[:, kept]
         U = rows.back(np.ascontiguousarray(vectors.T)) / np.sqrt(values)[:, None]

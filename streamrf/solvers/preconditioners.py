@@ -27,6 +27,8 @@ ROWS = 256  # of the sample, that a thread takes at a time
 COLUMNS = 2048  # features that a thread takes at a time
 KNOWN_SHARE = 0.35  # directions that a sample knows, for each of its rows
 JITTERS = (0.0, 1e-13, 1e-11, 1e-9, 1e-7)
+LEAST_SHIFT = 1e-15  # of a sketch, which is nothing but rounding where features are constant
+NEEDS_LAMBDA = "a preconditioner needs a positive lambda: set --lambda to 1e-10 or more"
 
 
 @dataclass
@@ -157,7 +159,7 @@ class SampleFactor:
 
     def _factored(self, ridge: float) -> np.ndarray:
         if ridge <= 0:
-            raise NumericalError("a preconditioner needs a positive lambda: set --lambda to 1e-10 or more")
+            raise NumericalError(NEEDS_LAMBDA)
         for jitter in JITTERS:
             matrix = self._dual.copy(order="F")
             matrix.flat[:: len(matrix) + 1] += ridge + jitter
@@ -179,15 +181,15 @@ class NystromFactor:
 
     def __init__(self, sketch: np.ndarray, test: np.ndarray, noise: float) -> None:
         """From ``sketch`` = S ``test``, both (r, D), rows of ``test`` orthonormal; ``noise`` is its relative error."""
-        shift = noise * np.linalg.norm(sketch)
+        shift = max(noise * float(np.linalg.norm(sketch)), LEAST_SHIFT)
         shifted = sketch + shift * test
-        core = test @ shifted.T
-        factor = sla.cholesky((core + core.T) / 2, lower=True)
-        root = sla.solve_triangular(factor, shifted, lower=True)  # (r, D)
+        root = sla.solve_triangular(_root_of(test @ shifted.T), shifted, lower=True)  # (r, D)
         _, singular, self.U = sla.svd(root, full_matrices=False, overwrite_a=True)
         self.values = np.maximum(singular**2 - shift, 0.0)
 
     def at(self, ridge: float) -> Preconditioner:
+        if self.values[-1] + ridge <= 0:
+            raise NumericalError(NEEDS_LAMBDA)
         rest = 1.0 / (self.values[-1] + ridge)
         gain = 1.0 / (self.values + ridge) - rest
 
@@ -200,6 +202,15 @@ class NystromFactor:
     def nbytes(rank: int, D: int) -> int:
         """Memory while it is made: test matrix, sketch, square root, its factors."""
         return 5 * 8 * rank * D
+
+
+def _root_of(core: np.ndarray) -> np.ndarray:
+    try:
+        return sla.cholesky((core + core.T) / 2, lower=True)
+    except sla.LinAlgError:
+        raise NumericalError(
+            f"the sketch of rank {len(core)} is not positive definite to rounding: use --preconditioner sample"
+        ) from None
 
 
 def random_directions(rank: int, D: int, seed: int) -> np.ndarray:
