@@ -131,6 +131,8 @@ class Recipe:
                 self._check(name, getattr(self, name) == plain, f"{plain or 'none'} (others are not of random binning)")
         if self.cv is not None and self.loss != "squared":
             raise InputError(f"--cv is for the squared loss: --loss {self.loss} is judged by --holdout rows")
+        if self.cv is not None and self.solver not in (AUTO, "cholesky"):
+            raise InputError(f"--cv goes with --solver cholesky, not with {self.solver}: use --holdout")
 
     def _check_learning(self) -> None:
         self._check("metric", self.metric in METRICS, f"one of {', '.join(METRICS)}")
@@ -171,6 +173,15 @@ class Recipe:
     def fourier_kind(self) -> Kind | None:
         """The kind of frequencies that was named, if one was."""
         return None if self.map in (AUTO, ANY, BINNING) else kind_of(self.map)
+
+    @property
+    def can_be_binned(self) -> bool:
+        """Whether random binning has all the other settings."""
+        try:
+            self.with_(map=BINNING)
+        except InputError:
+            return False
+        return True
 
     def learning(self, task: str) -> Learning:
         """What the learning of frequencies is told."""

@@ -27,7 +27,7 @@ from streamrf.pilot.fourier import PilotRun, budget_seconds, defaults, sample_ro
 from streamrf.pilot.learning_story import map_sentence, with_names
 from streamrf.pilot.sampling import draw_sample
 from streamrf.planning.binning import cache_on_workers
-from streamrf.planning.choose import plan_run
+from streamrf.planning.choose import compares, plan_run
 from streamrf.planning.plans import Plan
 from streamrf.precision import make_precision
 from streamrf.prepared import Prepared
@@ -242,7 +242,7 @@ class Training:
         recipe = self.recipe.with_(task=coding.task)
         if len(sample) < FEWEST_ROWS:
             recipe = recipe.with_(pilot="none", metric="none")
-        if recipe.map == ANY and (recipe.pilot == "none" or self.source.has_weights):
+        if recipe.map == ANY and not compares(self.source, recipe):
             recipe = recipe.with_(map=AUTO)
         if recipe.map in (ANY, BINNING):
             settled = self._binning_pilot(sample, coding, recipe)

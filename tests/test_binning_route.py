@@ -302,6 +302,27 @@ def test_a_budget_without_room_for_binning_leaves_it_out_of_the_comparison():
     assert any("random binning is not compared" in note for note in told.notes)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [{"loss": "logistic"}, {"class_weight": "balanced"}, {"cv": 3}, {"solver": "cholesky"}, {"kernel": "gaussian"}],
+)
+def test_settings_that_binning_does_not_have_leave_fourier_features(setting):
+    X, y = stairs(400)
+    recipe = Recipe(map="any", D=16, **setting)
+    trained = train(ArraySource(X, (y > 0).astype(int)), recipe, ALONE)
+    assert trained.model.map.kind == "fourier"
+    assert "compared" not in trained.model.story
+    assert "random binning" not in trained.plan.why
+
+
+def test_a_comparison_is_announced_where_there_will_be_one():
+    X, y = stairs(400)
+    plain, weighted = ArraySource(X, y), open_source((X, y), sample_weight=np.ones(400))
+    for source, pilot, announced in ((plain, "auto", True), (plain, "none", False), (weighted, "auto", False)):
+        plan = plan_run(source, Recipe(map="any", D=16, pilot=pilot), outputs=1, threads=1, budget=None)
+        assert ("the pilot compares random binning" in plan.why) == announced
+
+
 # -- plans
 
 

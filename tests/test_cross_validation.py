@@ -272,6 +272,11 @@ def test_impossible_numbers_of_folds_are_refused(cv):
         FIXED.with_(cv=cv)
 
 
+def test_folds_go_with_the_solver_that_has_their_sums():
+    with pytest.raises(InputError, match="--cv goes with --solver cholesky, not with cg: use --holdout"):
+        FIXED.with_(cv=3, solver="cg")
+
+
 def test_folds_without_rows_are_refused():
     X, y = smooth(20)
     with pytest.raises(InputError, match=r"--cv 50: a fold has [01] rows only"):

@@ -8,6 +8,7 @@ from tables import write_zarr
 
 from streamrf.calibration import Calibration
 from streamrf.errors import DataError, InputError
+from streamrf.planning.plans import make_plan
 from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.base import Span
@@ -153,6 +154,21 @@ def test_exact_sums_refuse_weights():
     _, _, w = table()
     with pytest.raises(InputError, match="--solver cg"):
         trained(RECIPE.with_(bits="8", solver="cholesky"), w)
+
+
+@pytest.mark.parametrize("bits", ["auto", "8"])
+@pytest.mark.parametrize(
+    ("how", "cure"), [({"solver": "cholesky"}, "use --solver cg, or --bits float32$"), ({"cv": 3}, "use --bits float32$")]
+)
+def test_the_plan_refuses_weights_that_the_sums_would(bits, how, cure):
+    X, y, w = table()
+    sizes = {"outputs": 1, "threads": 1, "budget": None}
+    weighted, balanced = open_source((X, y), sample_weight=w), ArraySource(X, (y > 0).astype(int))
+    for source, class_weight in ((weighted, None), (balanced, "balanced")):
+        recipe = Recipe(D=20, bits=bits, class_weight=class_weight, **how)
+        with pytest.raises(InputError, match=rf"cannot enter exact sums \(--bits {bits}\): {cure}"):
+            make_plan(source, recipe, **sizes)
+        assert make_plan(source, recipe.with_(bits="float32"), **sizes).solver == "cholesky"
 
 
 def test_weights_of_one_change_nothing():

@@ -9,7 +9,7 @@ from streamrf.pilot.fourier import sample_rows
 from streamrf.planning.binning import estimate_binning, measure_binning, pilot_bytes, plan_binning
 from streamrf.planning.plans import SLACK, Plan, estimate_seconds, make_plan
 from streamrf.planning.rates import measure_rates
-from streamrf.recipe import ANY, AUTO, BINNING, Recipe
+from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.sources.base import Source
 from streamrf.threads import Threads
 from streamrf.units import format_seconds
@@ -28,12 +28,17 @@ def plan_run(source: Source, recipe: Recipe, *, outputs: int, keeps: bool = True
     if recipe.map == "weighted" and weighting_seconds(recipe.D) > WORTH_SAYING:
         seconds = format_seconds(weighting_seconds(recipe.D))
         plan.why += f"; fitting the weights of {recipe.D:,} frequencies takes about {seconds} before the pass"
-    if recipe.map == ANY:
+    if compares(source, recipe):
         rows = min(source.n_rows, sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, recipe))
         plan.parts["pilot"] = max(plan.parts["pilot"], pilot_bytes(rows, source.n_features, outputs))
         plan.stages["pilot"] = plan.reserved + int(SLACK * (plan.parts["pilot"] + plan.parts["sample"]))
         plan.why += "; the pilot compares random binning, and takes it if it is better"
     return plan
+
+
+def compares(source: Source, recipe: Recipe) -> bool:
+    """Whether the pilot will compare random binning with Fourier features; where it cannot, ``any`` is the latter."""
+    return recipe.map == ANY and recipe.pilot != NONE and not source.has_weights and recipe.can_be_binned
 
 
 def estimate_run(plan: Plan, source: Source, recipe: Recipe, outputs: int, threads: Threads) -> dict[str, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamrf import memory
 from streamrf.engines.local import AHEAD
-from streamrf.errors import BudgetError
+from streamrf.errors import BudgetError, InputError
 from streamrf.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.planning.iterative import (
     ALIVE,
@@ -130,8 +130,11 @@ def make_plan(
     able = LOSS_SOLVERS[recipe.loss] if recipe.solver == AUTO else (recipe.solver,)
     if recipe.cv:
         able = able[:1]
-    elif len(able) > 1 and "cholesky" in able and (source.has_weights or recipe.class_weight) and not recipe.is_float:
-        able = ("cg",)  # whose sums are exact with weights too
+    if able[0] == "cholesky" and (source.has_weights or recipe.class_weight) and not recipe.is_float:
+        able = able[1:]  # conjugate gradients, whose sums are exact with weights too
+    if not able:
+        cure = "--bits float32" if recipe.cv else "--solver cg, or --bits float32"
+        raise InputError(f"weights of rows cannot enter exact sums (--bits {recipe.bits}): use {cure}")
     own = {"classes": classes, "keeps": keeps, "sample": sample}
     plans = {name: _plan_of(name, source, recipe, **own, **known) for name in able}
     if len(plans) == 1 or recipe.loss != "squared":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.calibration import Calibration
-from streamrf.errors import DataError, InputError
+from streamrf.errors import DataError
 from streamrf.maps.scores import Scorer, scored_width
 from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.judging import judge, shares, weighed
@@ -35,8 +35,6 @@ class IterativeRoute(Route):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        if run.asked.cv:
-            raise InputError(f"--cv goes with --solver cholesky, not with {self.prepared.recipe.solver}: use --holdout")
         self._fixed: dict[str, np.ndarray] = {}  # arrays of stages that are over
         self.calibration: Calibration | None = None  # where scores need none, or nothing is held out
 
