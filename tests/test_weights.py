@@ -158,7 +158,8 @@ def test_exact_sums_refuse_weights():
 
 @pytest.mark.parametrize("bits", ["auto", "8"])
 @pytest.mark.parametrize(
-    ("how", "cure"), [({"solver": "cholesky"}, "use --solver cg, or --bits float32$"), ({"cv": 3}, "use --bits float32$")]
+    ("how", "cure"),
+    [({"solver": "cholesky"}, "use --solver cg, or --bits float32$"), ({"cv": 3}, "use --bits float32$")],
 )
 def test_the_plan_refuses_weights_that_the_sums_would(bits, how, cure):
     X, y, w = table()
