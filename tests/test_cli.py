@@ -356,6 +356,52 @@ BAD_DATA = {
 }  # fmt: skip
 
 
+ABOUT_COLUMNS = {
+    "--target": "size", "--features": "a,b", "--exclude": "a", "--missing": "median", "--categorical": "a",
+    "--categories": "ordinal", "--max-levels": "5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ABOUT_COLUMNS)
+def test_columns_are_not_chosen_in_arrays(shelf, tmp_path, option):
+    """They were passed over in silence, and a column that was to be left out was learned from."""
+    done("convert", shelf / "labels.parquet", tmp_path / "n.zarr", "--target", "size", "--exclude", "id", "--quiet")
+    given = (option, ABOUT_COLUMNS[option])
+    for data in ([tmp_path / "n.zarr"], [shelf / "arrays"], [shelf / "train.zarr", "--sample-weight", "y"]):
+        answer = streamrf("train", *data, *given, *FAST, "--out", tmp_path / "m.model", "--quiet")
+        assert answer.code == errors.InputError.exit_code
+        assert re.search(rf"{option} .*parquet.*{data[0].name}.*--x and --y.*streamrf convert", answer.sentence)
+    assert not (tmp_path / "m.model").exists()
+    if option in ("--target", "--features", "--exclude"):
+        answer = streamrf("evaluate", shelf / "cls.model", tmp_path / "n.zarr", *given, "--quiet")
+        assert answer.code == errors.InputError.exit_code
+        converted = streamrf("convert", tmp_path / "n.zarr", tmp_path / "again.zarr", *given)
+        assert converted.code == errors.InputError.exit_code
+        assert f"{option} is about tables with named columns, and the input is zarr" in converted.sentence
+
+
+def test_arrays_as_parquet_have_columns_to_choose(shelf, tmp_path):
+    """As the refusal says."""
+    done("convert", shelf / "train.zarr", tmp_path / "t.parquet", "--quiet")
+    done("train", tmp_path / "t.parquet", "--exclude", "x0", *FAST, "--out", tmp_path / "m.model", "--quiet")
+    assert Model.load(tmp_path / "m.model").feature_names == ("x1", "x2", "x3", "x4", "x5")
+
+
+CANNOT_STREAM = {
+    "--workers": "2", "--scheduler": "tcp://nowhere:1", "--tls-ca": "ca.pem", "--tls-cert": "c.pem", "--tls-key": "k",
+    "--target": "size", "--features": "a,b", "--exclude": "a",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", CANNOT_STREAM)
+@pytest.mark.parametrize("data", ["-", "rows.csv", "rows.jsonl", "rows.arrow"])
+def test_what_rows_as_they_come_cannot_have(shelf, tmp_path, data, option):
+    answer = streamrf("predict", shelf / "cls.model", data, option, CANNOT_STREAM[option], "--out", tmp_path / "o.csv")
+    assert answer.code == errors.InputError.exit_code
+    assert answer.sentence.startswith(f"streamrf: {option} is for tables that are read in parts")
+    assert not (tmp_path / "o.csv").exists()
+
+
 @pytest.mark.parametrize("case", BAD_DATA)
 def test_bad_data(shelf, tmp_path, case):
     make, error, pattern = BAD_DATA[case]

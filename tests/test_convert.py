@@ -268,10 +268,10 @@ from streamrf.frames import blocks
 memory.limit_heaps()
 blocks.line_blocks.__kwdefaults__["size"] = 1 << 17  # smaller blocks of text, as the file is a small one
 small, big, out = sys.argv[1:]
-convert(small, out, Conversion(target=["y"], chunk_rows=1000), overwrite=True)  # libraries are loaded, code is warm
+convert(small, out, Conversion(chunk_rows=1000), overwrite=True)  # libraries are loaded, code is warm
 before = memory.resident()
 open("/proc/self/clear_refs", "w").write("5")  # begin the account of the peak anew
-made = convert(big, out, Conversion(target=["y"], chunk_rows=8000), overwrite=True)
+made = convert(big, out, Conversion(chunk_rows=8000), overwrite=True)
 print(memory.peak() - before, made["rows"])
 """
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from sources_conformance import NAMES, ROWS, make_X, make_y
+from sources_conformance import NAMES, ROWS, make_X, make_y, write_parquet
 
 from streamrf.errors import DataError, InputError
-from streamrf.sources import ArraySource, Block, Source, Span
+from streamrf.sources import ArraySource, Block, Source, Span, open_source
 from streamrf.sources.screening import is_clean, missing_rows, screen
 
 
@@ -37,6 +39,20 @@ class TestScreening:
         source = self.source(X, names=NAMES)
         with pytest.raises(DataError, match=r"inf in column 3 'd' of X in row 57 \(chunk of rows 40:80\).*--nan drop"):
             screen(source.read(Span(10, 97)), "error", source)
+
+    def test_gaps_can_be_filled_in_parquet_alone(self, tmp_path: Path) -> None:
+        X = np.abs(make_X())
+        X[57, 3] = np.nan
+        stored = write_parquet(tmp_path / "t.parquet", X, make_y("int"), 40)
+        for source, helps in (
+            (self.source(X, names=NAMES), False),
+            (open_source(**stored), True),
+            (open_source(stored["data"], target="y0", sample_weight="a"), True),
+            (open_source([stored["data"], stored["data"]], target="y0"), True),
+        ):
+            with pytest.raises(DataError) as caught:
+                screen(source.read(Span(10, 97)), "error", source)
+            assert ("--missing median" in str(caught.value)) == helps
 
     def test_error_in_targets(self) -> None:
         y = make_y("two")

@@ -28,6 +28,29 @@ conversion_column_options = _stack(
                  help="Missing inputs: refused, the median with a flag column, or kept as NaN (zarr)."),
 )  # fmt: skip
 
+# Options that choose or code columns, and what they are where nothing is asked.
+_SILENT = {
+    "target": (), "features": None, "exclude": None, "categories": "auto", "max_levels": None, "categorical": None,
+    "missing": "error",
+}  # fmt: skip
+
+
+def asked_of_columns(options: dict[str, Any]) -> list[str]:
+    """Which options about columns were given."""
+    return [f"--{name.replace('_', '-')}" for name, silent in _SILENT.items() if options.get(name, silent) != silent]
+
+
+def refuse_arrays(asked: list[str], source: Any) -> None:
+    """InputError where columns are to be chosen or coded and a part of the source is an array, which is read whole."""
+    from streamrf.errors import InputError
+
+    array = next((table for table in source.members() if not table.picks_columns), None)
+    if asked and array is not None:
+        raise InputError(
+            f"{asked[0]} is about columns of parquet files, and {array.location} is not parquet: name its arrays with"
+            f" --x and --y, or make parquet of it first, streamrf convert {array.location} OUT.parquet"
+        )
+
 
 def pop_handling(options: dict[str, Any]) -> Any:
     """What the column options ask for; taken out of the others."""

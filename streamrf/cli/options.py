@@ -162,11 +162,12 @@ def open_data(
     Without it, columns that are not plain numbers are looked at (``look`` rows of them, or all), and coded as the
     column options ask.
     """
-    from streamrf.cli.columns import pop_handling
+    from streamrf.cli.columns import asked_of_columns, pop_handling, refuse_arrays
     from streamrf.sources import open_source
     from streamrf.sources.coding import known_choice, learn_coding
 
     place: Any = list(data) if len(data) > 1 else data[0]
+    spoken = asked_of_columns(options)
     x, handling, standing = options.pop("x"), pop_handling(options), known_choice(known)
     asked = {
         "y": options.pop("y"), "target": list(options.pop("target")) or standing.get("target"),
@@ -176,7 +177,9 @@ def open_data(
     columns, weight = standing.get("columns"), options.pop("sample_weight", None)
     if known is None and features is None:
         columns = learn_coding(place, handling, reporter, rows=look, sample_weight=weight, **asked)
-    return open_source(place, x=x, columns=columns, sample_weight=weight, **asked)
+    source = open_source(place, x=x, columns=columns, sample_weight=weight, **asked)
+    refuse_arrays(spoken, source)
+    return source
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -59,6 +59,9 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
 
     as_json, quiet, proba, out = (options.pop(k) for k in ("as_json", "quiet", "proba", "out"))
     _check_streams(data, out, as_json)
+    form = _stream_form(data, options["form"])
+    if form:
+        _refuse_parts(options)
     loaded, cluster = Model.load(model), pop_cluster(options)
     if options.pop("std"):
         _be_sure(loaded, model, options["threads"])
@@ -66,7 +69,6 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
     reporter = make_reporter(quiet=quiet or as_json)
     job = _Job(loaded, columns, proba, out, options, reporter)
     start = time.monotonic()
-    form = _stream_form(data, options["form"])
     rows, unknown = job.stream(data[0], form) if form else job.source(data, cluster)
     seconds = time.monotonic() - start
     if unknown:
@@ -93,6 +95,19 @@ def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
         raise InputError(f"standard input (-) is the only data or none of it, and {len(data)} are named")
     if out == STREAM and as_json:
         raise InputError("--out - and --json both want standard output: give one of them")
+
+
+def _refuse_parts(options: dict[str, Any]) -> None:
+    """Rows as they come are predicted here, and their columns are found by the names that the model knows."""
+    from streamrf.errors import InputError
+
+    names = ("workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "target", "features", "exclude")
+    given = next((name for name in names if options[name]), None)
+    if given:
+        raise InputError(
+            f"--{given.replace('_', '-')} is for tables that are read in parts (zarr, parquet, npy), not for rows as"
+            " they come (CSV, JSON lines, Arrow, standard input): leave it out, or use streamrf convert first"
+        )
 
 
 def _stream_form(data: tuple[str, ...], asked: str) -> str | None:

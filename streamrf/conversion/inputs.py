@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from streamrf.columns.handling import Handling
 from streamrf.conversion.matrix import Matrix, SourceMatrix
 from streamrf.errors import DataError, InputError, StorageError
 from streamrf.frames.base import Frame
@@ -52,6 +54,16 @@ def _check_options(kind: str, asked: Conversion) -> None:
         raise InputError(f"--delimiter, --header and --null are about CSV, and the input is {kind}")
     if asked.n_features is not None and kind != "libsvm":
         raise InputError(f"--n-features is about LIBSVM files, and the input is {kind}")
+    stray = _asked_of_columns(asked)
+    if stray and kind in ("libsvm", "npz", "hdf5", "npy", "zarr"):
+        raise InputError(f"{stray[0]} is about tables with named columns, and the input is {kind}")
+
+
+def _asked_of_columns(asked: Conversion) -> list[str]:
+    """Options that choose or code columns, of those that were given."""
+    given, silent = asdict(asked.handling), asdict(Handling())
+    given |= {"target": asked.target, "features": asked.features, "exclude": asked.exclude or None}
+    return [f"--{name.replace('_', '-')}" for name, value in given.items() if value != silent.get(name)]
 
 
 def detect(location: str) -> str:

@@ -60,6 +60,7 @@ class Source(ABC):
     target_names: tuple[str, ...] | None = None  # columns the targets come from, where they have names
 
     has_weights: bool = False  # whether ``read`` gives weights of rows
+    picks_columns: bool = False  # whether columns are chosen by name and coded as they are read, as from parquet
 
     @property
     def has_targets(self) -> bool:

@@ -31,6 +31,8 @@ TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
 class ParquetSource(Table):
     """Parquet files with the same columns as one table."""
 
+    picks_columns = True
+
     def __init__(self, location: str, files: Sequence[str] | None = None, choice: Choice | None = None) -> None:
         self.location, self._choice = location, choice or Choice()
         self._files = ParquetFiles([location] if files is None else files)

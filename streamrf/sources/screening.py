@@ -102,6 +102,7 @@ def chunk_of(source: Source, row: int) -> Span:
 
 
 def _cures(where: Source) -> str:
-    """What helps; only tables with named columns can have their gaps filled in."""
-    filled = "fill gaps with --missing median, " if where.feature_names else ""
+    """What helps; only columns that are coded as they are read can have their gaps filled in."""
+    coded = all(table.picks_columns for table in where.members())
+    filled = "fill gaps with --missing median, " if coded else ""
     return f"mend the data, {filled}or leave such rows out with --nan drop"
