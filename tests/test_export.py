@@ -19,6 +19,7 @@ from tables import labelled, smooth
 
 from streamrf import errors
 from streamrf.columns import Handling
+from streamrf.columns.encoding import Encoder
 from streamrf.export import pipeline_of
 from streamrf.export.numpy_script import script_text, write_script
 from streamrf.maps.frequencies import KINDS
@@ -167,6 +168,75 @@ def test_columns_may_have_any_names(target, tmp_path):
         told["outputs"][-1:], {**feed, "c1": np.array(columns["c1"], object)[:, None]}
     )
     assert np.abs(found[0] - wanted).max() < 1e-5
+
+
+RAW = {
+    "zip": [1067, 4109, 80331] * 200,
+    "grade": [1.0, 1.5, 2e-7, 1e20] * 150,
+    "lift": [True, False] * 300,
+    "note": ["", "none", "?x", "7"] * 150,
+    "pets": [False, True] * 300,
+    "area": np.linspace(0.1, 9, 600, dtype=np.float32),
+}
+CATEGORIES = ("zip", "grade", "lift", "note")
+LATER: dict[str, list[Any]] = {
+    "zip": [1067, 4109.0, "01067", "x", "80331.0", True, "1e9"],
+    "grade": [1, 2e-7, "2e-7", np.inf, "1.50", "inf", 1e20],
+    "lift": [True, "False", "0", None, "so", 1, np.nan],
+    "note": ["", "none", "?x", None, "more", 7.0, np.nan],
+    "pets": [True, "false", 1.0, "True", 0, 1, 0.0],
+    "area": [0.1, "0.3", 1, 2.5, 1 / 3, 3.0, -7e-9],
+}
+
+
+def one_by_one(model: Model, columns: dict[str, list[Any]]) -> np.ndarray:
+    """As the model codes each row alone, so that each value has the type it was given in."""
+    rows, encoder = np.empty((7, model.columns.width), model.columns.dtype), Encoder(model.columns)
+    for i, row in enumerate(rows):
+        table = {name: pa.array([values[i]]) for name, values in columns.items()}
+        encoder.encode(pa.table(table), row[None])
+    return rows
+
+
+def typed(name: str, values: list[Any]) -> list[Any]:
+    """Text for numbers is for the reader of CSV to make numbers of."""
+    numbers = {"pets": {"false": False, "True": True}, "area": {"0.3": 0.3}}.get(name, {})
+    return [numbers.get(value, value) if isinstance(value, str) else value for value in values]
+
+
+@pytest.mark.parametrize("missing", ["median", "error"])
+@pytest.mark.parametrize("categories", ["onehot", "ordinal"])
+def test_the_script_codes_columns_as_the_model_does(categories, missing, tmp_path):
+    handling = {"categorical": CATEGORIES, "categories": categories, "missing": missing}
+    gaps = {name: [None, *RAW[name][1:]] for name in CATEGORIES} if missing == "median" else {}
+    model, _ = table_model(RAW | gaps, targets("numbers"), tmp_path / "t.parquet", **handling)
+    assert model.columns.dtype == "float32"
+    write_script(pipeline_of(model), tmp_path / "m.py")
+    space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
+    exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
+    wanted = one_by_one(model, {name: typed(name, values) for name, values in LATER.items()})
+    assert np.array_equal(space["code"](LATER), wanted, equal_nan=True)
+
+
+def test_the_script_reads_csv_as_we_do(tmp_path, monkeypatch, capsys):
+    columns = {name: RAW[name] for name in ("zip", "pets", "area")} | {"note": ["a", "", None] * 200}
+    handling = {"categorical": ("zip",), "missing": "median"}
+    model, _ = table_model(columns, targets("numbers"), tmp_path / "t.parquet", **handling)
+    model.save(tmp_path / "m.model")
+    write_script(pipeline_of(model), tmp_path / "m.py")
+    (tmp_path / "t.csv").write_text(
+        "zip,pets,area,note\n01067,true, 0.25 ,a\n4109.0,False,NA, b\n?,0,1e0,\n1,1,7,NULL\n"
+    )
+    done("predict", tmp_path / "m.model", tmp_path / "t.csv", "--out", tmp_path / "o.csv", "--quiet")
+    monkeypatch.setattr(sys, "argv", ["m.py", str(tmp_path / "t.csv")])
+    space = {"__file__": str(tmp_path / "m.py"), "__name__": "__main__"}
+    exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
+    found, wanted = (
+        np.array([float(row["prediction"]) for row in csv.DictReader(io.StringIO(text))])
+        for text in (capsys.readouterr().out, (tmp_path / "o.csv").read_text())
+    )
+    assert len(wanted) == 4
+    assert np.abs(found - wanted).max() < 1e-5
 
 
 # -- as a user does it

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamrf.errors import InputError
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
+from streamrf.frames.types import NULLS
 from streamrf.storing.files import atomic_write, refuse_existing
 
 HEAD = '''"""Predictions of a streamrf model in plain numpy; {data} beside this file holds its numbers.
@@ -35,16 +36,37 @@ CODE = '''
 COLUMNS = json.loads(str(A["columns"]))
 
 
+def level(value, of):
+    """What a category is looked up by: True is true, 1.0 is 1, and text a number where training saw numbers."""
+    if of == "bool" and isinstance(value, str):
+        return {"1": "true", "0": "false"}.get(value, value.lower())
+    if of in ("int", "float") and isinstance(value, str):
+        try:
+            value = float(value) if set(value) & set(".enEN") else int(value)
+        except ValueError:
+            return value
+    if isinstance(value, (bool, np.bool_)):
+        return str(value).lower()
+    if isinstance(value, (float, np.floating)):
+        value = None if not np.isfinite(value) else int(value) if value.is_integer() else float(value)
+    return value if of or value is None else str(value)
+
+
+def number(value):
+    return float({"true": 1, "false": 0}.get(value.lower(), value) if isinstance(value, str) else value)
+
+
 def code(table):
     """Raw columns, by name, as numbers: categories, missing values; dates are days since 1970."""
     parts = []
-    for column in COLUMNS:
+    for column in COLUMNS["columns"]:
         raw = np.asarray(table[column["name"]], object)
-        gone = np.array([v is None or v == "" or v != v for v in raw])
-        fill, levels = column.get("fill"), column.get("levels")
+        fill, levels, of = column.get("fill"), column.get("levels", ()), column.get("of")
+        raw = [level(v, of) for v in raw] if levels else raw
+        gone = np.array([v is None or v != v or (v == "" and "" not in levels) for v in raw])
         if levels:
-            place = {level: i for i, level in enumerate(levels)}
-            codes = np.array([-1 if g else place.get(str(v), -1) for v, g in zip(raw, gone)])
+            place = {level(text, of): i for i, text in enumerate(levels)}
+            codes = np.array([-1 if g else place.get(v, -1) for v, g in zip(raw, gone)])
             one_hot = (codes[:, None] == np.arange(len(levels))).astype(float)
             ordinal = np.where(codes < 0, len(levels), codes).astype(float)[:, None]
             part = one_hot if column["kind"] == "onehot" else ordinal
@@ -53,10 +75,10 @@ def code(table):
             days = [np.datetime64("NaT") if g else np.datetime64(v, "us") for v, g in zip(raw, gone)]
             part = (np.array(days, "datetime64[us]").astype(np.int64) / 86_400e6)[:, None]
         else:
-            part = np.array([np.nan if g else float(v) for v, g in zip(raw, gone)])[:, None]
+            part = np.array([np.nan if g else number(v) for v, g in zip(raw, gone)])[:, None]
         part[gone] = np.nan if fill is None else fill
         parts += [part, gone[:, None].astype(float)] if column.get("flag") else [part]
-    return np.hstack(parts)
+    return np.hstack(parts).astype(COLUMNS["dtype"])
 '''
 
 SCALE = '''
@@ -222,7 +244,8 @@ def _arrays(pipeline: Pipeline) -> dict[str, Any]:
         if len(getattr(scaling, part)):
             arrays |= {name: getattr(scaling, name) for name in members}
     if pipeline.columns:
-        arrays["columns"] = np.array(json.dumps(pipeline.columns.to_json()["columns"]))
+        coding = pipeline.columns.to_json()
+        arrays["columns"] = np.array(json.dumps({name: coding[name] for name in ("dtype", "columns")}))
     if pipeline.classes:
         arrays |= {"classes": np.array(json.dumps(list(pipeline.classes)))}
         arrays |= {"slope": pipeline.slope, "shift": pipeline.shift}
@@ -284,7 +307,11 @@ def _map(pipeline: Pipeline) -> str:
 
 def _main(pipeline: Pipeline) -> str:
     if pipeline.columns:
-        table = "table = {name: [row[name] for row in rows] for name in NAMES}"
+        table = (
+            f"nulls = {NULLS!r}\n"
+            "    table = {name: [row[name].strip() for row in rows] for name in NAMES}\n"
+            "    table = {name: [None if v in nulls else v for v in values] for name, values in table.items()}"
+        )
     else:
         table = "table = [[float(row[name]) for name in NAMES or row] for row in rows]"
     if pipeline.classes:
