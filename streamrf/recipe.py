@@ -126,6 +126,7 @@ class Recipe:
         self._check("class_weight", weights is None or weights in CLASS_WEIGHTS, "balanced, or nothing")
         self._check("epochs", self.epochs is None or 1 <= self.epochs <= MAX_EPOCHS, f"1 to {MAX_EPOCHS:,}")
         self._check("shards", self.shards is None or 1 <= self.shards <= MAX_SHARDS, f"1 to {MAX_SHARDS:,}")
+        self._check_descent(able[0] if self.solver == AUTO else self.solver)
         if self.map == BINNING:
             for name, plain in (("loss", "squared"), ("class_weight", None)):
                 self._check(name, getattr(self, name) == plain, f"{plain or 'none'} (others are not of random binning)")
@@ -133,6 +134,18 @@ class Recipe:
             raise InputError(f"--cv is for the squared loss: --loss {self.loss} is judged by --holdout rows")
         if self.cv is not None and self.solver not in (AUTO, "cholesky"):
             raise InputError(f"--cv goes with --solver cholesky, not with {self.solver}: use --holdout")
+
+    def _check_descent(self, solver: str) -> None:
+        """Refuse what only stochastic gradients would heed, where another solver will be taken."""
+        if solver == "sgd":
+            return
+        able = ", ".join(loss for loss, solvers in LOSS_SOLVERS.items() if "sgd" in solvers)
+        for name in ("epochs", "shards"):
+            if (value := getattr(self, name)) is not None:
+                raise InputError(
+                    f"--{_option(name)} {value} is a setting of --solver sgd, which is for the losses {able}: leave it"
+                    f" out, or ask for that solver (the loss is {self.loss})"
+                )
 
     def _check_learning(self) -> None:
         self._check("metric", self.metric in METRICS, f"one of {', '.join(METRICS)}")
@@ -154,8 +167,7 @@ class Recipe:
 
     def _check(self, name: str, fine: bool, wanted: str) -> None:
         if not fine:
-            option = "lambda" if name == "ridge" else name.replace("_", "-")
-            raise InputError(f"--{option} {getattr(self, name)}: {wanted} is wanted")
+            raise InputError(f"--{_option(name)} {getattr(self, name)}: {wanted} is wanted")
 
     @property
     def is_float(self) -> bool:
@@ -210,3 +222,8 @@ class Recipe:
 
     def fingerprint(self) -> str:
         return hashlib.sha256(safejson.encode(self.to_json(), "the recipe")).hexdigest()[:16]
+
+
+def _option(name: str) -> str:
+    """What the command line calls a setting."""
+    return {"ridge": "lambda", "shards": "parts"}.get(name, name.replace("_", "-"))

@@ -24,6 +24,7 @@ from streamrf.reporting import Reporter
 from streamrf.routes import newton
 from streamrf.routes.walk import Trial, next_block, next_ridge
 from streamrf.sources import ArraySource, open_source
+from streamrf.statistics.descent import Descent
 from streamrf.threads import ALONE, Threads
 from streamrf.training import Settings, Training, train
 
@@ -193,8 +194,29 @@ def test_stochastic_gradients_look_at_a_sample_whatever_preconditions_the_others
 def test_residuals_beside_a_sketch_are_those_of_many_rows(loss, monkeypatch):
     seen = []
     monkeypatch.setattr(newton, "robust_deviation", lambda residuals: seen.append(residuals) or np.ones(1))
-    fit(*numbers(), FIXED.with_(loss=loss, preconditioner="nystrom", epochs=1, D=16))
+    fit(*numbers(), FIXED.with_(loss=loss, preconditioner="nystrom", D=16))
     assert [len(residuals) for residuals in seen] == [ROWS]
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(700, 7), (90, 40), (450, 100_000)])
+def test_the_plan_counts_where_every_part_of_a_leg_ends(rows, parts, monkeypatch):
+    held, zero = [], Descent.zero
+    monkeypatch.setattr(Descent, "zero", lambda leg: held.append(leg.nbytes()) or zero(leg))
+    recipe = FIXED.with_(loss="hinge", epochs=1, D=20, shards=parts)
+    found = train(ArraySource(*labelled(20_000, classes=2), chunk_rows=rows), recipe, Settings(threads=1)).plan
+    assert max(held) <= found.parts["statistics"] <= 4 * max(held)
+
+
+@pytest.mark.parametrize("name", ["epochs", "shards"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"solver": "cg"}, {"loss": "logistic"}, {"loss": "huber"}, {"map": "binning", "kernel": "auto"}]
+)
+def test_settings_of_stochastic_gradients_are_refused_elsewhere(name, settings):
+    option = {"epochs": "--epochs", "shards": "--parts"}[name]
+    with pytest.raises(InputError, match=f"{option} 3 is a setting of --solver sgd"):
+        FIXED.with_(**settings, **{name: 3})
+    FIXED.with_(loss="hinge", **{name: 3})
+    FIXED.with_(loss="logistic", solver="sgd", **{name: 3})
 
 
 DENSE = {

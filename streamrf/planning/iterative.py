@@ -8,7 +8,7 @@ from typing import Any
 from streamrf.maps.scores import batch_rows
 from streamrf.planning.rates import Rates, measure_rates
 from streamrf.precision import make_precision
-from streamrf.solvers.sizes import drawn_rows, is_sketched, preconditioner_bytes, sample_rows
+from streamrf.solvers.sizes import drawn_rows, is_sketched, parts_of_a_leg, preconditioner_bytes, sample_rows
 from streamrf.sources.base import Source
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.threads import Threads
@@ -43,13 +43,18 @@ def iterative_parts(
     rows = sample or sample_rows(recipe, source.n_rows, room)
     kept, widest = min(drawn_rows(recipe, rows), source.n_rows), max(outputs + 1, LAMBDAS * outputs)
     columns = max(widest, rows) if is_sketched(recipe) else widest
+    ends = (2 * outputs * 8 * (D + 1) + 8) * _parts_of_a_leg(source, recipe) if solver == "sgd" else 0
     return {
-        "statistics": columns * 8 * (D + 64),
+        "statistics": max(columns * 8 * (D + 64), ends),
         "block": threads * (2 * columns * 8 + batch_rows(item * (D + 64)) * item) * (D + 64),
         "vectors": VECTORS[solver] * outputs * 8 * D,
         "preconditioner": preconditioner_bytes(recipe, rows),
         "rows that precondition": 3 * kept * (source.n_features * max(4, source.x_dtype.itemsize) + 8 * outputs + 16),
     }
+
+
+def _parts_of_a_leg(source: Source, recipe: Any) -> int:
+    return parts_of_a_leg(source.n_rows, source.n_features * source.x_dtype.itemsize, recipe.shards or 1)
 
 
 def kept_bytes(source: Source, recipe: Any, room: int) -> int:

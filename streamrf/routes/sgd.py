@@ -19,15 +19,14 @@ from streamrf.routes.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.solvers.preconditioners import SampleRows
 from streamrf.solvers.ridge import Weights
-from streamrf.solvers.sizes import SGD_ROWS
+from streamrf.solvers.sizes import BATCH, SGD_ROWS, part_rows
 from streamrf.sources.base import Block, Span
 from streamrf.sources.counting import CountingSource
 from streamrf.statistics.descent import Descent, Pace
 
 EPOCHS = 10
-BATCH, RANK = 512, 256
+RANK = 256
 LEAST_ROWS, ROWS_SHARE = 1000, 32  # of the sample that is looked at: a part of all, within bounds
-PART_ROWS, PART_BYTES = 65_536, 64 * 2**20  # rows that are shuffled together
 LENGTHS = (4.0, 1.0, 0.25, 0.0625)  # tried on the sample, in units of what leverages allow
 DECAY = 0.75  # of the length of steps
 GAIN, PATIENCE = 0.002, 2  # epochs without a gain that end a run
@@ -149,8 +148,7 @@ class SGDRoute(IterativeRoute):
     def _legs(self, epoch: int) -> list[tuple[tuple[Span, ...], ...]]:
         """All rows in parts of about the same size, chunks in a random order of this epoch."""
         source = self.run.source
-        row_bytes = max(1, source.n_features * source.x_dtype.itemsize)
-        rows = max(BATCH, min(PART_ROWS, PART_BYTES // row_bytes, -(-source.n_rows // self._shards)))
+        rows = part_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self._shards)
         spans = [piece for chunk in source.chunks() for piece in _cut(chunk, rows)]
         order = np.random.default_rng([self.recipe.seed, epoch, 7]).permutation(len(spans))
         parts = _gathered([spans[i] for i in order], rows)

@@ -14,6 +14,8 @@ PER_FEATURE = 2  # rows of one that preconditions by those of its features
 ROWS_SHARE = 12  # the part of all rows that a sample may be, so that it costs little beside the passes
 MOST_RANK = 1000
 MEMORY_SHARE = 0.4  # of what is left of the budget
+BATCH = 512  # rows of a step of stochastic gradients
+PART_ROWS, PART_BYTES = 65_536, 64 * 2**20  # rows that are shuffled together
 
 
 def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
@@ -29,6 +31,16 @@ def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
     while rows > LEAST_ROWS and preconditioner_bytes(recipe, rows) > MEMORY_SHARE * room:
         rows = rows * 3 // 4
     return min(rows, n_rows)
+
+
+def part_rows(n_rows: int, row_bytes: int, shards: int) -> int:
+    """Rows of a part that stochastic gradients go through in one run, at most."""
+    return max(BATCH, min(PART_ROWS, PART_BYTES // max(1, row_bytes), -(-n_rows // shards)))
+
+
+def parts_of_a_leg(n_rows: int, row_bytes: int, shards: int) -> int:
+    """At most; two parts that follow one another have the rows of more than a full one together."""
+    return min(shards, 2 * n_rows // part_rows(n_rows, row_bytes, shards) + 1)
 
 
 def is_sketched(recipe: Any) -> bool:
