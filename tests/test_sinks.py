@@ -27,6 +27,7 @@ from streamrf.sinks import parquet as parquet_module
 from streamrf.sinks import zarr as zarr_module
 from streamrf.sinks.base import RowBuffer
 from streamrf.sinks.encoded import StreamSink
+from streamrf.sinks.parts import open_parts, write_part
 from streamrf.sources import Span, open_source
 
 N = 100
@@ -328,6 +329,15 @@ def test_what_a_killed_process_left_goes_with_the_next_output(tmp_path: Path) ->
     with open_sink(tmp_path / "new.npy", N, ONE) as sink:
         sink.write(0, make_table(ONE))
     assert os.listdir(tmp_path) == ["new.npy"]
+
+
+def test_half_a_part_of_a_lost_worker_is_not_in_the_output(tmp_path: Path) -> None:
+    for overwrite in (False, True):  # with a stray file in it, it would not be replaced
+        with open_parts(tmp_path / "out.parquet", N, ONE, overwrite=overwrite) as sink:
+            write_part(sink.spec(), [Span(0, N)], [(0, make_table(ONE))])
+            sink.wrote([Span(0, N)])
+            Path(sink.spec()["place"], "part-000.parquet.0123abcd.tmp").write_bytes(b"PAR1")
+        assert os.listdir(tmp_path / "out.parquet") == ["part-000.parquet"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")

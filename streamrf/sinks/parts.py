@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from streamrf.storing.storage import without_credentials
 
 Blocks = Iterable[tuple[int, Columns]]  # the first row of each block, and its columns; one follows the other
 ENDINGS = (".zarr", ".parquet", ".npy")
+UNFINISHED = ".tmp"
 
 if TYPE_CHECKING:
     _Base = Sink
@@ -68,7 +70,9 @@ class ParquetParts(Parts, Sink):
         write_part(self.spec(), [span], [(span.start, arrays)])
 
     def _close(self, complete: bool) -> None:
-        """Every part is closed by whoever wrote it."""
+        """Every part is closed by whoever wrote it; what a process did not finish, another has written since."""
+        for unfinished in Path(self._place).glob(f"*{UNFINISHED}"):
+            unfinished.unlink(missing_ok=True)
 
 
 def open_parts(
@@ -125,7 +129,7 @@ def _write_parquet(spec: dict[str, Any], region: Span, blocks: Blocks) -> None:
     schema, buffer = arrow_schema(columns), RowBuffer(GROUP_ROWS)
     digits = len(str(spec["n_rows"]))
     target = os.path.join(spec["place"], f"part-{region.start:0{digits}d}.parquet")
-    unfinished = f"{target}.{secrets.token_hex(4)}.tmp"
+    unfinished = f"{target}.{secrets.token_hex(4)}{UNFINISHED}"
     try:
         with pq.ParquetWriter(unfinished, schema) as writer:
             for start, values in blocks:
