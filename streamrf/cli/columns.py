@@ -19,7 +19,7 @@ _COMMON = (
 column_options = _stack(
     *_COMMON,
     click.option("--missing", type=click.Choice(["error", "median"]), default="error", show_default=True,
-                 help="Missing inputs (tables): left to --nan, or the median with a flag column."),
+                 help="Missing inputs (parquet): left to --nan, or the median with a flag column."),
 )  # fmt: skip
 
 conversion_column_options = _stack(
