@@ -1,6 +1,8 @@
 """Iterative routes against dense references; the same weights whatever the order, the engine or the interruption."""
 
 import os
+import pickle
+import shutil
 import signal
 
 import numpy as np
@@ -14,7 +16,7 @@ from tables import labelled, smooth, write_zarr
 
 import streamrf.planning.plans as plan
 from streamrf.engines.cluster import ClusterEngine
-from streamrf.errors import BudgetError, InputError
+from streamrf.errors import BudgetError, InputError, MismatchError
 from streamrf.interrupts import Interrupted
 from streamrf.losses import Huber
 from streamrf.planning.plans import make_plan
@@ -24,6 +26,7 @@ from streamrf.reporting import Reporter
 from streamrf.routes import newton
 from streamrf.routes.walk import Trial, next_block, next_ridge
 from streamrf.sources import ArraySource, open_source
+from streamrf.statistics import descent
 from streamrf.statistics.descent import Descent
 from streamrf.threads import ALONE, Threads
 from streamrf.training import Settings, Training, train
@@ -205,6 +208,23 @@ def test_the_plan_counts_where_every_part_of_a_leg_ends(rows, parts, monkeypatch
     recipe = FIXED.with_(loss="hinge", epochs=1, D=20, shards=parts)
     found = train(ArraySource(*labelled(20_000, classes=2), chunk_rows=rows), recipe, Settings(threads=1)).plan
     assert max(held) <= found.parts["statistics"] <= 4 * max(held)
+
+
+def leg_through(source):
+    """A leg as it is sent to a worker; only its source matters here."""
+    return pickle.dumps(Descent(source, (), None, None, np.zeros(1), None, np.zeros(1), 0, (0,)))
+
+
+def test_workers_read_a_table_that_was_written_anew_and_not_the_one_before(tmp_path):
+    place = write_zarr(tmp_path / "t.zarr", *smooth(50))
+    before = leg_through(open_source(place))
+    assert pickle.loads(before).source.n_rows == 50
+    shutil.rmtree(place)
+    after = leg_through(open_source(write_zarr(tmp_path / "t.zarr", *smooth(80))))
+    assert pickle.loads(after).source.n_rows == 80
+    descent._source.cache_clear()
+    with pytest.raises(MismatchError, match="other data"):
+        pickle.loads(before)
 
 
 @pytest.mark.parametrize("name", ["epochs", "shards"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError
+from streamrf.errors import DataError, StorageError
 from streamrf.pilot.sampling import draw_sample, random_runs
 from streamrf.sources import ArraySource
 
@@ -36,6 +36,23 @@ def test_runs_are_disjoint_in_order_and_within_the_table(n_rows, rows, seed):
     assert runs[0].start >= 0
     assert runs[-1].stop <= n_rows
     assert min(n_rows, rows) >= sum(map(len, runs)) > min(n_rows, rows) / 2
+
+
+class FailsOnce(ArraySource):
+    """Each span cannot be read at first."""
+
+    def read(self, span):
+        self.seen = getattr(self, "seen", set())
+        if span not in self.seen:
+            self.seen.add(span)
+            raise StorageError("the network is away")
+        return super().read(span)
+
+
+def test_a_read_that_fails_for_a_moment_is_tried_again(monkeypatch):
+    monkeypatch.setattr("streamrf.sources.retries.WAITS", (0.0,))
+    one, other = (draw_sample(kind(X, X[:, 0], chunk_rows=500), 1000, 3, "error") for kind in (ArraySource, FailsOnce))
+    assert np.array_equal(one.index, other.index)
 
 
 def test_a_sample_without_usable_rows_says_so():

@@ -8,6 +8,7 @@ import numpy as np
 
 from streamrf.errors import DataError
 from streamrf.sources.base import Block, Source, Span
+from streamrf.sources.retries import persistently
 from streamrf.sources.screening import screen
 from streamrf.units import format_count
 
@@ -49,7 +50,7 @@ def _read(source: Source, runs: list[Span]) -> Iterator[Block]:
         inside = [_common(chunk, run) for run in runs[first:] if run.start < chunk.stop]
         if inside:
             span = Span(inside[0].start, inside[-1].stop) if source.has_partial_reads() else chunk
-            block = source.read(span)
+            block = persistently(source.read, span)
             # Positions and not slices: a view of a few rows would keep the whole chunk in memory.
             yield from (block.take(np.arange(run.start - span.start, run.stop - span.start)) for run in inside)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import FileFormatError
+from streamrf.errors import FileFormatError, MismatchError
 from streamrf.losses import Loss
 from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.sources.base import Block, Source, Span
@@ -89,7 +89,7 @@ class Descent(Statistic[DescentState]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Elsewhere the source is opened again, by what it is called."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "source"}
-        return _opened_there, (json.dumps(self.source.spec()), values)
+        return _opened_there, (json.dumps(self.source.spec()), self.source.fingerprint(), values)
 
     def zero(self) -> DescentState:
         return DescentState(np.zeros((len(self.parts), *self.start.shape)), np.zeros(len(self.parts), np.int64))
@@ -157,12 +157,19 @@ class Descent(Statistic[DescentState]):
         return ((sums - pulls[:, None] * self.centre) * amplitudes, pulls), statistic.loss_sums(state)[1]
 
 
-def _opened_there(spec: str, values: dict[str, Any]) -> Descent:
-    return Descent(source=_source(spec), **values)
+def _opened_there(spec: str, fingerprint: str, values: dict[str, Any]) -> Descent:
+    return Descent(source=_source(spec, fingerprint), **values)
 
 
 @lru_cache(maxsize=4)
-def _source(spec: str) -> Source:
+def _source(spec: str, fingerprint: str) -> Source:
+    """Opened once, and again where other data was stored there meanwhile."""
     from streamrf.sources import open_source
 
-    return open_source(**json.loads(spec))
+    source = open_source(**json.loads(spec))
+    if source.fingerprint() != fingerprint:
+        raise MismatchError(
+            f"a worker finds other data at that place (fingerprint {source.fingerprint()[:12]}, expected"
+            f" {fingerprint[:12]}): every worker must see the same files"
+        )
+    return source
