@@ -242,6 +242,12 @@ def test_rows_that_all_count_for_nothing_are_refused(rows, monkeypatch):
         KernelRegressor(**QUICK).fit(*rows, sample_weight=np.zeros(800))
 
 
+def test_a_target_column_is_not_named_beside_arrays(tmp_path):
+    path = write_zarr(tmp_path / "t.zarr", *smooth(300))
+    with pytest.raises(errors.InputError, match=r"y='price' names a column of parquet, and .*t\.zarr is not parquet"):
+        KernelRegressor(**QUICK).fit(path, "price")
+
+
 def test_weights_that_cannot_be(rows, tmp_path):
     X, y = rows
     with pytest.raises(errors.InputError, match="count every row once"):

@@ -44,7 +44,15 @@ def stored_source(X: Any, y: Any, *, known: Model | None = None, need_targets: b
     choice: dict[str, Any] = known_choice(known) if known else {"columns": Handling()}
     if y is not None:
         choice["target"] = y
-    return open_source(X, need_targets=need_targets, **choice)
+    source = open_source(X, need_targets=need_targets, **choice)
+    array = next((table for table in source.members() if not table.picks_columns), None)
+    if y is not None and array is not None:
+        place = getattr(array, "location", "the data")
+        raise InputError(
+            f"y={y!r} names a column of parquet, and {place} is not parquet: leave it out, or let X be"
+            " open_source(path, y=NAME), which names an array"
+        )
+    return source
 
 
 def sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:
