@@ -10,10 +10,10 @@ import numpy as np
 from scipy.linalg import blas
 
 from benchlib import peak
-from benchlib.clocks import in_turn
 from benchlib.context import Context
 from benchlib.results import Cell, rounded
 from benchlib.tables import CHUNK, generated
+from streamrf.clocks import in_turn
 
 MINUTES = "about 4 minutes"
 INPUTS = 54
@@ -65,8 +65,6 @@ def gram_rates(context: Context, D: int) -> Cell:
             for name, product in proven_products(bits).items():
                 held = np.ascontiguousarray(block, product.dtype)
                 works[f"{bits} bits, {name}"] = lambda p=product, Z=held: p.add(Z, layout, totals, threads)
-        for work in works.values():
-            work()
         seconds = in_turn(works, 2 if context.quick else 5)
     return rounded({"rows": rows, "D": D, "gops": {k: 2e-9 * rows * D * D / s for k, s in seconds.items()}})
 
@@ -98,8 +96,6 @@ def map_rates(context: Context, D: int) -> Cell:
         def ours() -> None:
             features.compute(X, integers, threads)
 
-        for work in (plain, ours):
-            work()
         seconds = in_turn({"sgemm and cosine": plain, "ours": ours}, 2 if context.quick else 5)
     return rounded({"rows": rows, "D": D, "features": {k: rows * D / s for k, s in seconds.items()}})
 
@@ -130,8 +126,6 @@ def reading_rates(context: Context) -> Cell:
 
     works = {"zarr": ours(table), "bare zarr": bare_zarr, "parquet": ours(columns, target="y"),
              "bare pyarrow": bare_parquet}  # fmt: skip
-    for work in works.values():
-        work()
     seconds = in_turn(works, 2 if context.quick else 3)
     size = rows * (INPUTS + 1) * 4
     return rounded({"rows": rows, "bytes": size, "rate": {name: size / value for name, value in seconds.items()}})

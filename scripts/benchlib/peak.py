@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from benchlib.clocks import best
+from streamrf.clocks import seconds_of
 from streamrf.simd import I16, I32, I64, aligned_empty, call, constant, dot_pairs, host_features, lanes, pinned
 from streamrf.threads import Threads
 
@@ -86,7 +86,7 @@ def operations(name: str, threads: Threads, repeats: int, turns: int) -> float:
     for place in places:
         place[:] = 0
         work(1, place.ctypes.data)
-    seconds = best(lambda: threads.each(lambda place: work(turns, place.ctypes.data), places), repeats)
+    seconds = min(seconds_of(lambda: threads.each(lambda place: work(turns, place.ctypes.data), places), repeats))
     return 1e-9 * threads.count * turns * SUMS * kinds()[name][2] / seconds
 
 
@@ -98,7 +98,7 @@ def copying(threads: Threads, repeats: int, size: int) -> float:
     def work(span: slice) -> None:
         target[span] = source[span]
 
-    return 1e-9 * 2 * source.nbytes / best(lambda: threads.each(work, spans), repeats)
+    return 1e-9 * 2 * source.nbytes / min(seconds_of(lambda: threads.each(work, spans), repeats))
 
 
 def measure(count: int, repeats: int, size: int) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 
 import numpy as np
 
+from streamrf.clocks import Work, in_turn
 from streamrf.products.base import LIMITS, Layout, Product
 from streamrf.products.blas import BlasProduct
 from streamrf.products.integer import ByteProduct, IntegerProduct
@@ -16,6 +16,7 @@ from streamrf.threads import Threads
 __all__ = ["LIMITS", "PRODUCT_ROWS", "Layout", "Product", "choose_product", "proven_products", "worst_work_bytes"]
 
 RACE_ROWS, RACE_SIZE = 1024, 960
+RACE_ROUNDS = 7  # a long run with the wrong product costs more than a few hundredths of a second
 SEVEN = 7  # bits: what the kernel of bytes is for
 PRODUCT_ROWS = 4096  # no product takes larger blocks
 
@@ -62,19 +63,14 @@ def _fastest(bits: int, count: int) -> str:
     rng = np.random.default_rng(0)
     Z = rng.integers(-LIMITS[bits], LIMITS[bits] + 1, (RACE_ROWS, RACE_SIZE))
     totals = np.zeros(layout.length, np.int64)
-    seconds = {}
     with Threads(count) as threads:
-        for name, product in proven_products(bits).items():
+
+        def race(product: Product) -> Work:
             block = np.ascontiguousarray(Z, product.dtype)
-            product.add(block, layout, totals, threads)
-            seconds[name] = min(_timed(product, block, layout, totals, threads) for _ in range(2))
+            return lambda: product.add(block, layout, totals, threads)
+
+        seconds = in_turn({name: race(product) for name, product in proven_products(bits).items()}, RACE_ROUNDS)
     return min(seconds, key=lambda name: seconds[name])
-
-
-def _timed(product: Product, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> float:
-    start = time.perf_counter()
-    product.add(Z, layout, totals, threads)
-    return time.perf_counter() - start
 
 
 def worst_work_bytes(bits: str, layout: Layout, threads: int) -> int:
