@@ -25,6 +25,10 @@ BATCH, MOST_ROWS = 64, 512  # rows whose features are alive at once in each thre
 BATCH_BYTES = 1 << 18  # that they may take where rows are short: half of the second cache
 
 
+Features = Callable[[slice, np.ndarray], np.ndarray]
+"""The features of some rows, in the room that is given, or where they are kept."""
+
+
 def _dots(outputs: int) -> Callable[..., Any]:
     """Code for the dot products of two rows, ``apart`` bytes apart, with lines of W: LANES sums of each go on."""
 
@@ -157,18 +161,26 @@ class Scorer:
 
     def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
         """(n, outputs) float64 scores of scaled inputs."""
-        out = np.empty((len(X), len(self.intercept)))
-        step = max(BATCH, -(-len(X) // (4 * threads.count * BATCH)) * BATCH)  # some for each thread
+
+        def features(rows: slice, room: np.ndarray) -> np.ndarray:
+            self.map.compute(X[rows], room, ALONE)
+            return room
+
+        return self.scores_from(features, len(X), threads)
+
+    def scores_from(self, features: Features, count: int, threads: Threads) -> np.ndarray:
+        """The same of so many rows, whose features are to be had a batch at a time."""
+        out = np.empty((count, len(self.intercept)))
+        step = max(BATCH, -(-count // (4 * threads.count * BATCH)) * BATCH)  # some for each thread
 
         def batches(first: int) -> None:
-            Z = self.batch_features()
-            last = min(first + step, len(X))
+            room = self.batch_features()
+            last = min(first + step, count)
             for start in range(first, last, self.batch):
-                stop = min(start + self.batch, last)
-                self.map.compute(X[start:stop], Z, ALONE)
-                dot_rows(Z, stop - start, self._coefficients, self.intercept, out[start:stop])
+                rows = slice(start, min(start + self.batch, last))
+                dot_rows(features(rows, room), rows.stop - start, self._coefficients, self.intercept, out[rows])
 
-        threads.each(batches, range(0, len(X), step))
+        threads.each(batches, range(0, count, step))
         return out
 
     def batch_features(self) -> np.ndarray:

@@ -22,6 +22,7 @@ from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.opening import Opening, OpeningState
 from streamrf.statistics.pulls import ScorePull, TargetPull
+from streamrf.threads import ALONE
 from streamrf.weighting import Weighting
 
 OPENING, SKETCH = "opening/", "sketch/"
@@ -143,7 +144,16 @@ class IterativeRoute(Route):
         return Scorer(self.prepared.map, weights.coefficients, weights.intercept).scores(X, self.threads)
 
     def holdout_scores(self, weights: Weights) -> np.ndarray:
-        return Scorer(self.prepared.map, weights.coefficients, weights.intercept).scores(self._holdout_X, self.threads)
+        assert self.holdout is not None
+        scorer, kept = Scorer(self.prepared.map, weights.coefficients, weights.intercept), self._features
+        X, index = self._holdout_X, self.holdout.index
+        if kept is None:
+            return scorer.scores(X, self.threads)
+
+        def features(rows: slice, room: np.ndarray) -> np.ndarray:
+            return kept.of(index[rows], room, lambda out: self.prepared.map.compute(X[rows], out, ALONE))
+
+        return scorer.scores_from(features, len(X), self.threads)
 
     @cached_property
     def _holdout_X(self) -> np.ndarray:

@@ -196,11 +196,13 @@ class Gradient(Statistic[GradientState]):
 
     def _features(self, X: np.ndarray, index: np.ndarray, room: np.ndarray) -> np.ndarray:
         """Of a batch: kept from an earlier pass, or made now, in ``room``."""
-        if self.features is not None and (kept := self.features.take(index, room)) is not None:
-            return kept
-        self.map.compute(self.scaling.transform(X, self.map.precision.inputs), room, ALONE)
+
+        def make(out: np.ndarray) -> None:
+            self.map.compute(self.scaling.transform(X, self.map.precision.inputs), out, ALONE)
+
         if self.features is not None:
-            self.features.put(index, room)
+            return self.features.of(index, room, make)
+        make(room)
         return room
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 
@@ -14,6 +16,15 @@ class KeptFeatures:
     def __init__(self, rows: int, width: int, dtype: np.dtype) -> None:
         self._features = np.empty((rows, width), dtype)
         self._there = np.zeros(rows, bool)
+
+    def of(self, index: np.ndarray, room: np.ndarray, make: Callable[[np.ndarray], None]) -> np.ndarray:
+        """The features of these rows: kept, or made now, in ``room``, and kept from now on."""
+        kept = self.take(index, room)
+        if kept is not None:
+            return kept
+        make(room)
+        self.put(index, room)
+        return room
 
     def take(self, index: np.ndarray, room: np.ndarray) -> np.ndarray | None:
         """The features of these rows, in ``room`` unless they lie side by side; None where some are not there yet."""
