@@ -126,7 +126,7 @@ def make_plan(
     """
     reserved = reserved or memory.resident() + COMPILED
     budget = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
-    known = {"outputs": outputs, "threads": threads, "budget": budget, "reserved": reserved}
+    known: dict[str, Any] = {"outputs": outputs, "threads": threads, "budget": budget, "reserved": reserved}
     able = LOSS_SOLVERS[recipe.loss] if recipe.solver == AUTO else (recipe.solver,)
     if recipe.cv:
         able = able[:1]
@@ -135,7 +135,7 @@ def make_plan(
     if not able:
         cure = "--bits float32" if recipe.cv else "--solver cg, or --bits float32"
         raise InputError(f"weights of rows cannot enter exact sums (--bits {recipe.bits}): use {cure}")
-    own = {"classes": classes, "keeps": keeps, "sample": sample}
+    own: dict[str, Any] = {"classes": classes, "keeps": keeps, "sample": sample}
     plans = {name: _plan_of(name, source, recipe, **own, **known) for name in able}
     if len(plans) == 1 or recipe.loss != "squared":
         return plans[able[0]]
