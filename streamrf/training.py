@@ -324,7 +324,11 @@ class Training:
             "seconds": self.seconds,
             "memory": {"projected": self.plan.projected, "budget": self.plan.budget, "peak": memory.peak()},
             "statistics_digest": fitted.digest,
-            "data": {"fingerprint": self.source.fingerprint(), "describe": self.source.describe()},
+            "data": {
+                "fingerprint": self.source.fingerprint(),
+                "describe": self.source.describe(),
+                "weighted": self.source.has_weights,
+            },
         }
 
     def clear_checkpoint(self) -> None:

@@ -36,6 +36,7 @@ from streamrf.recipe import Recipe
 from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.shards import Shards
+from streamrf.sources.weighted import Weighted
 from streamrf.storing.archive import read_archive
 from streamrf.threads import Threads
 from streamrf.training import Settings, Training, train
@@ -334,6 +335,15 @@ def test_a_strict_forget_is_training_on_the_rest(work):
     assert trained.model.map.to_parts()[1].keys() == fresh.model.map.to_parts()[1].keys()
     assert np.array_equal(trained.model.weights.coefficients, fresh.model.weights.coefficients)
     assert not np.array_equal(trained.model.scaling.centre, model.scaling.centre)
+
+
+def test_a_strict_forget_does_not_lose_the_weights_of_rows(work):
+    recipe = Recipe(D=40, bits="8", kernel="gaussian", pilot="none")
+    both = rows(FIRST, SECOND)
+    weights = ArraySource(np.ones((both.n_rows, 1)), np.linspace(1, 2, both.n_rows))
+    model = train(Weighted(both, weights, "w"), recipe).model
+    with pytest.raises(InputError, match="trained on rows with weights"):
+        retrain(model, rows(FIRST), rows(SECOND), work)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamrf import errors
 from streamrf.conversion.budget import chunk_rows
+from streamrf.conversion.inputs import detect
 from streamrf.conversion.to_zarr import gathered
 from streamrf.frames import types
 from streamrf.frames.blocks import line_blocks
@@ -410,3 +411,10 @@ def test_chunks_fit_the_budget():
     assert 1 <= small < (16 << 20) // 1000
     with pytest.raises(errors.BudgetError, match="--chunk-rows"):
         chunk_rows(1000, asked=10**6, budget=10**8, reserved=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("t.csv.gz", "csv"), ("t.jsonl", "jsonl"), ("t.npz", "npz"), ("t.h5", "hdf5")]
+)
+def test_an_address_with_a_query_is_known_by_its_name(name, kind):
+    assert detect(f"https://example.org/{name}?version=2&as=x.parquet") == kind

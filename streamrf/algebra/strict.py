@@ -28,6 +28,8 @@ def retrain(
         _check_named(gone, ledger_of(leaves, rows_in(model.ledger, leaves)))
     if "asked" not in model.story:
         raise InputError("this model does not say how it was asked for: train anew on the shards that stay")
+    if model.story.get("data", {}).get("weighted") and not stays.has_weights:
+        raise InputError("this model was trained on rows with weights: train anew on the shards that stay, with theirs")
     recipe = Recipe.from_json(model.story["asked"])
     source = anew() if anew else stays
     trained = Training(source, recipe, work.settings, work.reporter, work.threads).run()

@@ -13,7 +13,7 @@ from streamrf.errors import DataError, InputError, StorageError
 from streamrf.frames.base import Frame
 from streamrf.frames.blocks import opened_text
 from streamrf.frames.open import COMPRESSED, format_of, open_frame
-from streamrf.sources.locations import absolute, is_pattern, is_url
+from streamrf.sources.locations import absolute, is_pattern, is_url, without_query
 from streamrf.sources.open import open_source
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _asked_of_columns(asked: Conversion) -> list[str]:
 
 def detect(location: str) -> str:
     """The format of what is at a location; InputError where nothing tells."""
-    path = location.rstrip("/").lower()
+    path = without_query(location).rstrip("/").lower()
     for ending in COMPRESSED:
         path = path.removesuffix(ending)
     endings: dict[str, Any] = {"libsvm": _LIBSVM, "hdf5": _HDF5, "npz": ".npz", "npy": ".npy", "zarr": ".zarr"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamrf.errors import StorageError
 from streamrf.frames.base import Frame
-from streamrf.sources.locations import absolute, is_pattern, is_url
+from streamrf.sources.locations import absolute, is_pattern, is_url, without_query
 
 COMPRESSED = (".gz", ".bz2", ".xz")
 CSV, JSON_LINES = (".csv", ".tsv", ".txt", ".data"), (".jsonl", ".ndjson")
@@ -17,7 +17,7 @@ ARROW, PARQUET = (".arrow", ".feather", ".ipc"), (".parquet", ".parq", ".pq")
 
 def format_of(location: str) -> str | None:
     """``csv``, ``jsonl``, ``arrow`` or ``parquet``, by the ending; None for any other."""
-    path = location.rstrip("/").lower()
+    path = without_query(location).rstrip("/").lower()
     for ending in COMPRESSED:
         path = path.removesuffix(ending)
     kinds = {"csv": CSV, "jsonl": JSON_LINES, "arrow": ARROW, "parquet": PARQUET}
