@@ -119,16 +119,15 @@ class CsvParser:
         columns = {}
         for name, kind in types.items():
             values, kinds = table.column(name), (kind, _ALSO.get(kind, kind))
-            fitting = next((each for each in kinds if _is_of(values, each)), None)
-            if fitting is None:
+            columns[name] = next((found for each in kinds if (found := _cast(values, each)) is not None), None)
+            if columns[name] is None:
                 raise self._wrong(values, name, kinds, lines)
-            columns[name] = values.cast(fitting)
         return pa.table(columns)
 
     def _wrong(self, values: Any, name: str, kinds: tuple[Any, Any], lines: Lines) -> DataError:
         """Names the first value that is of neither kind, or else the first that is not of the one that was wanted."""
         kind = kinds[0]
-        fits = [[_is_of(value, each) for each in kinds] for value in values]
+        fits = [[_cast(value, each) is not None for each in kinds] for value in values]
         place = min(range(len(fits)), key=lambda i: (any(fits[i]), fits[i][0]))
         wanted = "a time such as 2024-05-31 or 2024-05-31T12:00" if pa.types.is_temporal(kind) else "a number"
         return DataError(
@@ -173,9 +172,9 @@ class CsvParser:
         )
 
 
-def _is_of(values: Any, kind: Any) -> bool:
+def _cast(values: Any, kind: Any) -> Any:
+    """As another type; None where some value is not of it."""
     try:
-        values.cast(kind)
+        return values.cast(kind)
     except pa.ArrowInvalid:
-        return False
-    return True
+        return None
