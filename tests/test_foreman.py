@@ -382,3 +382,23 @@ def test_joined_spans_hold_the_same_rows_and_fit(gaps: list[tuple[int, int]], mo
     assert [row for span in found for row in range(*span)] == [row for span in spans for row in range(*span)]
     assert all(len(span) <= max(most, max(map(len, spans))) for span in found)
     assert all(a.stop < b.start or b.stop - a.start > most for a, b in itertools.pairwise(found))
+
+
+def test_a_merge_does_not_wait_for_a_part_that_died_with_its_worker() -> None:
+    """One death and no more trouble: whoever was adding that worker's part would wait for it without end."""
+    rng = np.random.default_rng(1)
+    crew = MadeUpCrew(rng, 12, 0.0)
+    job, summing = make_summing(crew, rng)
+    dead = None
+    for _ in range(1500):
+        fetched = [part for errand in summing.running.values() for part in errand.inputs if part.home != errand.home]
+        if dead is None and fetched:
+            dead = fetched[0].home
+            crew._forget(dead)
+        if not (summing.groups or summing._under_way()):
+            break
+        summing._step()
+        summing._follow_wishes()
+        summing._fetch_the_last()
+    assert dead
+    assert job.done.count == ROWS

@@ -124,8 +124,13 @@ class Summing(Foreman, Generic[S]):
             self.held.add(part)
 
     def see_losses(self) -> None:
-        """Parts whose worker is gone: found elsewhere if it left in good order, else their groups are done again."""
-        astray = [part for part in self._all_held() if part.home not in self.crew.hands or part.ticket.is_lost]
+        """Parts whose worker is gone: found elsewhere if it left in good order, else their groups are done again.
+
+        Whoever adds such a part may wait for it for ever, and is called off.
+        """
+        for errand in [each for each in self.running.values() if any(map(self._is_astray, each.inputs))]:
+            self.call_off(errand)
+        astray = [part for part in self._all_held() if self._is_astray(part)]
         found = self.crew.whereabouts(part.ticket for part in astray if not part.ticket.is_lost) if astray else {}
         for part in astray:
             home = found.get(part.ticket.number)
@@ -135,6 +140,9 @@ class Summing(Foreman, Generic[S]):
                 part.home = home
             else:
                 self.held.move(part, home)
+
+    def _is_astray(self, part: Part) -> bool:
+        return part.home not in self.crew.hands or part.ticket.is_lost
 
     def _all_held(self) -> list[Part]:
         return [*self.held, *([self.fetching[0]] if self.fetching else [])]
