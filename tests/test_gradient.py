@@ -9,6 +9,7 @@ from statistics_conformance import StatisticConformance, assert_same, make_block
 from streamrf.errors import FileFormatError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
+from streamrf.maps.scores import Scorer
 from streamrf.precision import make_precision
 from streamrf.products import LIMITS
 from streamrf.scaling.scaling import fit_scaling
@@ -175,6 +176,16 @@ def test_whole_pulls_are_summed_exactly(dtype, outputs, rows):
     expected = sums + C.T @ Z[:rows].astype(np.int64)
     add_whole_pulls(Z, C, sums)
     assert np.array_equal(sums, expected)
+
+
+@pytest.mark.parametrize("bits", ["8", "12", "float32"])
+def test_scores_of_targets_far_from_zero_keep_their_differences(bits):
+    gradient, (X, _) = make_gradient(bits), table()
+    X = gradient.scaling.transform(X, gradient.map.precision.inputs)
+    near, far = (
+        Scorer(gradient.map, gradient.coefficients, np.full(2, centre)).scores(X, ALONE) for centre in (0.0, 1.7e9)
+    )
+    assert np.abs(far - 1.7e9 - near).max() < 1e-6
 
 
 def test_no_pull_is_beyond_its_bound():

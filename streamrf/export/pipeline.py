@@ -68,7 +68,7 @@ def pipeline_of(model: Model) -> Pipeline:
     return Pipeline(
         kind, model.columns, model.feature_names, model.scaling, map.precision.name == "float64",
         map.precision.scale if kind != BINNING else 1, arrays, weights.astype(np.float64),
-        model.weights.intercept.astype(number).astype(np.float64), tuple(model.coding.classes),
+        np.asarray(model.weights.intercept, np.float64), tuple(model.coding.classes),
         None if calibration is None else calibration.slope, None if calibration is None else calibration.shift,
     )  # fmt: skip
 

@@ -133,7 +133,7 @@ def _dot_group(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
             total = sums[r, o, 0]
             for lane in range(1, LANES):
                 total += sums[r, o, lane]
-            out[r, o] = total + intercept[o]
+            out[r, o] = np.float64(total) + intercept[o]
 
 
 def scored_width(map: FeatureMap) -> int:
@@ -152,7 +152,7 @@ class Scorer:
     def __init__(self, map: FeatureMap, coefficients: np.ndarray, intercept: np.ndarray) -> None:
         self.map = map
         self.dtype = map.precision.inputs
-        self.intercept = intercept.astype(self.dtype)
+        self.intercept = np.asarray(intercept, np.float64)  # targets may lie far from zero and close together
         self.width = scored_width(map)
         self.batch = batch_rows(self.width * map.precision.features.itemsize)
         self._coefficients = aligned_empty((coefficients.shape[1], self.width), self.dtype)
