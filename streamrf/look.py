@@ -21,7 +21,7 @@ PIECE = 65_536  # rows whose labels are looked at together
 FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
 TASKS = ("auto", REGRESSION, CLASSIFICATION)
 
-LARGEST_TARGET = 1e140  # sums of squares stay far below what a float holds
+LARGEST_TARGET = 1e30  # weights stay well within what a float32 holds
 
 
 @dataclass
@@ -138,7 +138,13 @@ def _numbers(scan: TargetScan) -> TargetCoding:
     largest = max(np.abs(scan.low).max(), np.abs(scan.high).max())
     if largest > LARGEST_TARGET:
         raise DataError(
-            f"targets are as large as {largest:.3g}, and their squares cannot be summed beyond {LARGEST_TARGET:g}:"
-            " divide them by a constant"
+            f"targets are as large as {largest:.3g}, and weights are kept for those up to {LARGEST_TARGET:g}: divide"
+            " them by a constant"
+        )
+    narrowest = (scan.high - scan.low).min()
+    if narrowest < 1 / LARGEST_TARGET:
+        raise DataError(
+            f"targets lie within {narrowest:.3g} of each other, and weights are kept for those at least"
+            f" {1 / LARGEST_TARGET:g} apart: multiply them by a constant"
         )
     return TargetCoding.regression(scan.low, scan.high)

@@ -299,6 +299,7 @@ def test_a_table_that_is_only_sampled_gives_the_same_bits_in_any_chunks():
         (np.full(50, 1.5), r"the target is constant \(1.5\)"),
         (np.full(50, 3), r"one class only \(3\)"),
         (np.linspace(-1, 1, 50) * 1e300, "as large as 1e.300.*divide them"),
+        (np.linspace(-1, 1, 50) * 1e-40, "within 2e-40 of each other.*multiply them"),
     ],
 )
 def test_targets_from_which_nothing_can_be_learned_get_one_sentence(y, message):
