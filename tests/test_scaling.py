@@ -141,6 +141,15 @@ def test_none_changes_nothing(X):
     assert np.array_equal(fit_scaling("none", X).transform(X, np.float64), X.astype(np.float64))
 
 
+@pytest.mark.parametrize("kind", ["none", *CHANGING])
+def test_what_no_float32_holds_stays_finite(kind, X):
+    far = np.repeat(X[:4].astype(np.float64), 2, axis=0)
+    far[:, 0] = [1e39, -1e39, 1e300, -1e300, np.finfo(float).max, -np.finfo(float).max, 1e30, 0.0]
+    scaled = fit_scaling(kind, X).transform(far)
+    assert scaled.dtype == np.float32
+    assert np.isfinite(scaled).all()
+
+
 @pytest.mark.parametrize("kind", CHANGING)
 def test_constant_columns_become_zero_and_binary_ones_stay(kind, X):
     out = fit_scaling(kind, X).transform(X)

@@ -12,6 +12,7 @@ from numba import njit
 _ONE_BITS, _ROOT_HALF_BITS = 0x3FF0000000000000, 0x3FE6A09E667F3BCD  # 1 and the root of 1/2 as float64
 _TILE = 128  # values that are bisected in step
 _ROWS_AT_ONCE = 8  # share one reading of the rotation
+FARTHEST = 1e30
 
 
 @njit(cache=True, nogil=True)
@@ -67,10 +68,14 @@ def _level(x: float, knots: np.ndarray, levels: np.ndarray, place: int) -> float
 
 @njit(cache=True, nogil=True)
 def shift_and_stretch(X: np.ndarray, centre: np.ndarray, factor: np.ndarray, out: np.ndarray) -> None:
-    """``(X - centre) * factor``, column by column; small, as it is compiled for every type and layout of X."""
+    """``(X - centre) * factor``, column by column; small, as it is compiled for every type and layout of X.
+
+    What is farther out than FARTHEST is there: beyond what a float32 holds no map knows what to do.
+    """
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
-            out[i, j] = (np.float64(X[i, j]) - centre[j]) * factor[j]
+            value = (np.float64(X[i, j]) - centre[j]) * factor[j]
+            out[i, j] = min(max(value, -FARTHEST), FARTHEST)
 
 
 @njit(cache=True, nogil=True)
