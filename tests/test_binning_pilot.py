@@ -83,6 +83,14 @@ def test_slopes_of_columns_that_change_nothing_are_small(search):
     assert slopes[0] > 2 * max(slopes[2:5])
 
 
+def test_targets_far_from_zero_are_judged_as_those_near_it(search):
+    widths = np.full(search.train.X.shape[1], 2.0)
+    moved = [Rows(rows.X, rows.Y + 1e9) for rows in (search.train, search.held_out)]
+    with Threads(1) as threads:
+        found = WidthSearch(*moved, threads).trial(widths).error
+    assert found == pytest.approx(search.trial(widths).error, rel=1e-4)
+
+
 def test_constant_columns_and_targets_are_harmless():
     rows = sample(400)
     X = rows.X.copy()

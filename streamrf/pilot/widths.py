@@ -115,7 +115,7 @@ class WidthSearch:
         self.two_valued = at_an_end.all(axis=0)
         self.spread = _mean_gap(train.X)
         self.centre = train.Y.mean(axis=0)
-        largest = np.maximum(np.abs(train.Y).max(axis=0), np.finfo(np.float64).tiny)
+        largest = np.maximum(np.abs(train.Y - self.centre).max(axis=0), np.finfo(np.float64).tiny)
         self.target_step = np.exp2(np.frexp(largest)[1] - float(_TARGET_BITS))
         self.deviations = held_out.Y - self.centre
 
@@ -151,9 +151,8 @@ class WidthSearch:
         return WidthTrial(length_scales, error, cg.state.best_iteration, bins, predictions, map, table, seconds)
 
     def _right_hand_side(self, normal: BinningNormal) -> np.ndarray:
-        units = np.rint(self.train.Y / self.target_step).astype(np.int64)
-        sums = normal.targets(np.ascontiguousarray(units.T))
-        return sums * self.target_step[:, None] - normal.diagonal * self.centre[:, None]
+        units = np.rint((self.train.Y - self.centre) / self.target_step).astype(np.int64)
+        return normal.targets(np.ascontiguousarray(units.T)) * self.target_step[:, None]
 
     def _error(self, predicted: np.ndarray) -> float:
         total = max(float((self.deviations**2).sum()), np.finfo(np.float64).tiny)
