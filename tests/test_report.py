@@ -95,6 +95,7 @@ def contrast(one, other):
     [
         (("--map", "binning", "--grids", "10"), {"bins", "importance"}),
         (("--D", "32", "--map", "ekal-sample", "--learning-iterations", "30"), {"history", "eigenvalues"}),
+        (("--D", "32", "--map", "supervised"), {"history"}),
         (("--D", "32", "--metric", "diagonal"), {"metric", "eigenvalues"}),
         (("--D", "32", "--solver", "cg"), {"lambda", "learning"}),
     ],

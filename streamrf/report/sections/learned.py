@@ -28,16 +28,17 @@ def learned(evidence: Evidence) -> Section:
 
 
 def _history(told: dict[str, Any]) -> Picture | None:
-    """The curve of whichever error the learning of frequencies followed."""
-    rows = told.get("history") or []
-    what = next((name for name in (rows[0] if rows else ()) if name != "iteration"), None)
-    points = [(row["iteration"], row[what]) for row in rows if what and row.get(what) is not None]
-    if what is None or len(points) < 2:
+    """The curve of whichever error the learning of frequencies followed, at the settings that were taken."""
+    rows = [row for row in told.get("history") or () if all(row.get(key) == told.get(key) for key in ("gamma", "eta"))]
+    along = next((name for name in ("iteration", "round") if rows and name in rows[0]), None)
+    what = next((name for name in rows[0] if name not in (along, "gamma", "eta")), None) if along else None
+    points = [(row[along], row[what]) for row in rows if what and row.get(what) is not None]
+    if what is None or along is None or len(points) < 2:
         return None
     name = what.replace("_", " ")
     return Picture(
         "history", f"Learning of frequencies: {name} as it went on.",
-        figures.steps([i for i, _ in points], [e for _, e in points], "iteration", name),
+        figures.steps([i for i, _ in points], [e for _, e in points], along, name),
         f"{name} goes from {points[0][1]:.3g} to {points[-1][1]:.3g}",
     )  # fmt: skip
 
