@@ -1,14 +1,16 @@
 """Slots kept between passes: whatever is kept, wherever, a read gives what was made from the rows."""
 
+import gc
 import itertools
 import pickle
+import weakref
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.errors import DataError, FileFormatError, InputError, MismatchError, StorageError
 from streamrf.maps.binning import BinningMap, GammaWidths
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.slots import DISK, MEMORY, NOWHERE, SlotCache, SlotMaker, SlotSource, let_go
@@ -141,13 +143,17 @@ def test_in_a_process_there_is_one_maker_for_a_run():
         maker_of("a run")
 
 
-def test_old_runs_are_let_go():
-    makers = [slot_maker(SCALING, MAP, f"run {i}", "error", MEMORY, 10**6) for i in range(MOST_RUNS + 1)]
+def test_old_runs_are_let_go_unless_someone_is_at_them():
+    makers = [slot_maker(SCALING, MAP, f"run {i}", "error", DISK, 10**6) for i in range(MOST_RUNS + 1)]
     for each in makers:
         each.cache.put(Span(0, 10), WANTED[:, :10])
-    slot_maker(SCALING, MAP, "another", "error", MEMORY, 10**6)
-    assert makers[1].cache.bytes == 0
-    assert makers[-1].cache.bytes > 0
+    in_use, forgotten = makers[0].cache, weakref.ref(makers[1])
+    del each, makers
+    slot_maker(SCALING, MAP, "another", "error", DISK, 10**6)
+    gc.collect()
+    assert forgotten() is None
+    ((_, kept),) = in_use.parts(Span(0, 10))
+    assert np.array_equal(kept.slots(), WANTED[:, :10])
     for key in ("another", *(f"run {i}" for i in range(MOST_RUNS + 1))):
         let_go(key)
 
@@ -248,3 +254,14 @@ def test_weights_of_rows_are_refused():
     block = Block(X, Y, np.arange(ROWS), np.ones(ROWS))
     with pytest.raises(InputError, match="cannot have weights"):
         statistic.update(statistic.zero(), block, ALONE)
+
+
+def test_slots_on_disk_are_read_in_as_many_pieces_as_it_takes(monkeypatch):
+    monkeypatch.setattr("streamrf.slots.cache.MOST_READ", 1000)
+    kept = SlotCache(DISK, 10**9)
+    kept.put(Span(0, ROWS), WANTED)
+    ((_, found),) = kept.parts(Span(0, ROWS))
+    assert np.array_equal(found.slots(), WANTED)
+    kept._file.truncate(WANTED.nbytes - 10)
+    with pytest.raises(StorageError, match="10 bytes too early"):
+        found.slots()

@@ -16,10 +16,12 @@ from typing import IO
 
 import numpy as np
 
+from streamrf.errors import StorageError
 from streamrf.sources.base import Span
 
 MEMORY, DISK, NOWHERE = "memory", "disk", "nowhere"
 PLACES = (MEMORY, DISK, NOWHERE)
+MOST_READ = 1 << 30  # bytes at a time
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,24 @@ class SlotCache:
     def _written(self, slots: np.ndarray) -> Callable[[], np.ndarray]:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="streamrf-slots-")  # noqa: SIM115 (closed by clear)
-        file, shape, size = self._file, slots.shape, slots.nbytes
+        file, shape, dtype = self._file, slots.shape, slots.dtype
         offset = file.seek(0, os.SEEK_END)
         file.write(np.ascontiguousarray(slots).data)
         file.flush()
 
         def fetch() -> np.ndarray:
-            return np.frombuffer(os.pread(file.fileno(), size, offset), slots.dtype).reshape(shape)
+            out = np.empty(shape, dtype)
+            _read_into(file.fileno(), offset, out.reshape(-1).view(np.uint8))
+            return out
 
         return fetch
+
+
+def _read_into(number: int, offset: int, room: np.ndarray) -> None:
+    """One call reads 2 GB at most."""
+    done = 0
+    while done < len(room):
+        count = os.preadv(number, [room[done : done + MOST_READ].data], offset + done)
+        if not count:
+            raise StorageError(f"the cache of slots ends {len(room) - done:,} bytes too early: train again")
+        done += count

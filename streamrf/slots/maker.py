@@ -54,8 +54,8 @@ def slot_maker(scaling: Scaling, map: BinningMap, key: str, *settings: Any) -> S
         if key not in _known:
             _known[key] = SlotMaker(scaling, map, key, *settings)
         _known.move_to_end(key)
-        while len(_known) > MOST_RUNS:
-            _known.popitem(last=False)[1].cache.clear()
+        while len(_known) > MOST_RUNS:  # whoever still uses it keeps it; nobody else does
+            _known.popitem(last=False)
         return _known[key]
 
 
