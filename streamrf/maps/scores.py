@@ -141,20 +141,22 @@ def scored_width(map: FeatureMap) -> int:
     return -(-max(map.width, map.n_features) // LANES) * LANES
 
 
-def batch_rows(row_bytes: int) -> int:
+def batch_rows(row_bytes: int, room: int = BATCH_BYTES) -> int:
     """Rows whose features are alive at once in each thread."""
-    return min(MOST_ROWS, max(1, BATCH_BYTES // max(row_bytes * BATCH, 1)) * BATCH)
+    return min(MOST_ROWS, max(1, room // max(row_bytes * BATCH, 1)) * BATCH)
 
 
 class Scorer:
     """A feature map with coefficients: scaled inputs in, scores out."""
 
-    def __init__(self, map: FeatureMap, coefficients: np.ndarray, intercept: np.ndarray) -> None:
+    def __init__(
+        self, map: FeatureMap, coefficients: np.ndarray, intercept: np.ndarray, room: int = BATCH_BYTES
+    ) -> None:
         self.map = map
         self.dtype = map.precision.inputs
         self.intercept = np.asarray(intercept, np.float64)  # targets may lie far from zero and close together
         self.width = scored_width(map)
-        self.batch = batch_rows(self.width * map.precision.features.itemsize)
+        self.batch = batch_rows(self.width * map.precision.features.itemsize, room)
         self._coefficients = aligned_empty((coefficients.shape[1], self.width), self.dtype)
         self._coefficients[:] = 0
         self._coefficients[:, : map.n_features] = coefficients.T

@@ -140,25 +140,33 @@ class IterativeRoute(Route):
         return statistic.sums(self.passes.sum(statistic, title))
 
     def scores_of(self, rows: Block, weights: Weights) -> np.ndarray:
-        X = self.prepared.scaling.transform(rows.X, self.prepared.map.precision.inputs)
-        return Scorer(self.prepared.map, weights.coefficients, weights.intercept).scores(X, self.threads)
+        """From features that are kept, where any are."""
+        scorer, kept = self._scorer(weights), self._features
+        if kept is None:
+            return scorer.scores(self._scaled(rows.X), self.threads)
+
+        def features(part: slice, room: np.ndarray) -> np.ndarray:
+            make = lambda out: self.prepared.map.compute(self._scaled(rows.X[part]), out, ALONE)  # noqa: E731
+            return kept.of(rows.index[part], room, make)
+
+        return scorer.scores_from(features, len(rows), self.threads)
 
     def holdout_scores(self, weights: Weights) -> np.ndarray:
         assert self.holdout is not None
-        scorer, kept = Scorer(self.prepared.map, weights.coefficients, weights.intercept), self._features
-        X, index = self._holdout_X, self.holdout.index
-        if kept is None:
-            return scorer.scores(X, self.threads)
+        if self._features is None:
+            return self._scorer(weights).scores(self._holdout_X, self.threads)
+        return self.scores_of(self.holdout, weights)
 
-        def features(rows: slice, room: np.ndarray) -> np.ndarray:
-            return kept.of(index[rows], room, lambda out: self.prepared.map.compute(X[rows], out, ALONE))
+    def _scorer(self, weights: Weights) -> Scorer:
+        return Scorer(self.prepared.map, weights.coefficients, weights.intercept)
 
-        return scorer.scores_from(features, len(X), self.threads)
+    def _scaled(self, X: np.ndarray) -> np.ndarray:
+        return self.prepared.scaling.transform(X, self.prepared.map.precision.inputs)
 
     @cached_property
     def _holdout_X(self) -> np.ndarray:
         assert self.holdout is not None
-        return self.prepared.scaling.transform(self.holdout.X, self.prepared.map.precision.inputs)
+        return self._scaled(self.holdout.X)
 
     @cached_property
     def holdout_weights(self) -> np.ndarray:

@@ -72,7 +72,7 @@ class SGDRoute(IterativeRoute):
         rows = self._few
         X = self.prepared.scaling.transform(rows.X, self.prepared.map.precision.inputs)
         sample = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, self.weighed(rows).weights)
-        return EigenFactor.of(sample, min(RANK, len(rows) // 4), self.threads)
+        return EigenFactor.of(sample, min(RANK, len(rows) // 8), self.threads)
 
     @property
     def _few(self) -> Block:

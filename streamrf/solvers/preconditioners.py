@@ -24,7 +24,7 @@ from streamrf.statistics.pull_sums import add_pulls
 from streamrf.threads import Threads
 
 ROWS = 256  # of the sample, that a thread takes at a time
-COLUMNS = 2048  # features that a thread takes at a time
+COLUMNS = 1024  # features that a thread takes at a time
 KNOWN_SHARE = 0.35  # directions that a sample knows, for each of its rows
 JITTERS = (0.0, 1e-13, 1e-11, 1e-9, 1e-7)
 LEAST_SHIFT = 1e-15  # of a sketch, which is nothing but rounding where features are constant

@@ -107,12 +107,17 @@ class Descent(Statistic[DescentState]):
     def update(self, state: DescentState, block: Block, threads: Threads) -> None:
         """The rows of ``block`` are numbers of parts."""
         for number in block.index.tolist():
-            rows = self._rows(number)
+            rows = self._without_inputs(self._rows(number))
             point, average = self.start.copy()
             for step, batch in enumerate(self._batches(rows, number), self.steps):
                 self._step(point, average, step, batch, threads)
             state.points[number] = point, average
             state.rows[number] = len(rows)
+
+    def _without_inputs(self, rows: Block) -> Block:
+        """Rows whose features are kept need no inputs, which every mini-batch would gather."""
+        kept = self.gradient.features
+        return replace(rows, X=rows.X[:, :0]) if kept is not None and kept.holds(rows.index) else rows
 
     def _rows(self, number: int) -> Block:
         """All rows of a part that are not held out, in memory."""
@@ -154,7 +159,7 @@ class Descent(Statistic[DescentState]):
         state = statistic.zero()
         statistic.update(state, batch, threads)
         sums, pulls = statistic.sums(state)
-        return ((sums - pulls[:, None] * self.centre) * amplitudes, pulls), statistic.loss_sums(state)[1]
+        return ((sums - pulls[:, None] * self.centre) * amplitudes, pulls), statistic.weight(state)
 
 
 def _opened_there(spec: str, fingerprint: str, values: dict[str, Any]) -> Descent:

@@ -18,7 +18,7 @@ import numpy as np
 
 from streamrf.errors import FileFormatError, InputError
 from streamrf.maps.base import FeatureMap
-from streamrf.maps.scores import BATCH, Scorer
+from streamrf.maps.scores import BATCH, BATCH_BYTES, Scorer
 from streamrf.products.base import LIMITS
 from streamrf.scaling.scaling import Scaling
 from streamrf.sources.base import Block
@@ -30,6 +30,9 @@ from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.sample import chosen_rows
 from streamrf.targets import TargetCoding
 from streamrf.threads import ALONE, Threads
+
+KEPT_BYTES = 1 << 20  # of features at a time, where they need not be made
+WORTH_A_THREAD = 1 << 22  # features that are kept
 
 
 class Pull(ABC):
@@ -160,14 +163,22 @@ class Gradient(Statistic[GradientState]):
             return
         assert block.y is not None
         targets, weights = self.coding.values(block.y), row_weights(block, self.coding, self.class_weights)
-        step = -(-len(block) // (threads.count * BATCH)) * BATCH
+        hands = self._hands(len(block), threads)
+        step = -(-len(block) // (hands * BATCH)) * BATCH
 
         def rows(first: int) -> GradientState:
             part = slice(first, first + step)
             return self._sum(block.take(part), targets[part], None if weights is None else weights[part])
 
-        for part in threads.map(rows, range(0, len(block), step)):
+        each = map if hands == 1 else threads.map
+        for part in each(rows, range(0, len(block), step)):
             state += part
+
+    def _hands(self, rows: int, threads: Threads) -> int:
+        """Threads that so many rows are worth: to hand out a mini-batch of kept features takes longer than summing."""
+        if self.features is None:
+            return threads.count
+        return min(threads.count, 1 + rows * self.map.n_features // WORTH_A_THREAD)
 
     def _sum(self, block: Block, targets: np.ndarray, weights: np.ndarray | None) -> GradientState:
         """The state of these rows, on one thread."""
@@ -208,7 +219,8 @@ class Gradient(Statistic[GradientState]):
     @property
     def _scorer(self) -> Scorer:
         if "scorer" not in self._kept:
-            self._kept["scorer"] = Scorer(self.map, self.coefficients, self.intercept)
+            room = KEPT_BYTES if self.features is not None else BATCH_BYTES
+            self._kept["scorer"] = Scorer(self.map, self.coefficients, self.intercept, room)
         return self._kept["scorer"]
 
     def sums(self, state: GradientState) -> tuple[np.ndarray, np.ndarray]:
@@ -217,5 +229,8 @@ class Gradient(Statistic[GradientState]):
 
     def loss_sums(self, state: GradientState) -> tuple[np.ndarray, float]:
         """The sums of each column of losses, and of the weights."""
-        *losses, weight = (to_float(row) for row in state.losses)
-        return np.array(losses), weight
+        return np.array([to_float(row) for row in state.losses[:-1]]), self.weight(state)
+
+    def weight(self, state: GradientState) -> float:
+        """Of all rows."""
+        return to_float(state.losses[-1])

@@ -28,12 +28,16 @@ class KeptFeatures:
 
     def take(self, index: np.ndarray, room: np.ndarray) -> np.ndarray | None:
         """The features of these rows, in ``room`` unless they lie side by side; None where some are not there yet."""
-        if not self._there[index].all():
+        if not self.holds(index):
             return None
         first, count = int(index[0]), len(index)
         if int(index[-1]) - first == count - 1 and (np.diff(index) == 1).all():
             return self._features[first : first + count]
         return np.take(self._features, index, axis=0, out=room[:count], mode="clip")
+
+    def holds(self, index: np.ndarray) -> bool:
+        """Whether the features of all of these rows are there."""
+        return bool(self._there[index].all())
 
     def put(self, index: np.ndarray, features: np.ndarray) -> None:
         self._features[index] = features[: len(index)]
