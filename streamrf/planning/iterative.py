@@ -18,7 +18,7 @@ STEPS = {"cg": 25, "newton": 40, "sgd": 5}  # passes that are usual; hold-out ro
 CROSSING = 3000  # features below which Cholesky is not worth doubting
 WORTH = 0.5  # of the direct route's time: its sums allow update, forget and merge, so a tie is not enough
 LAMBDAS = 3  # that share the passes of conjugate gradients
-SHORT = 60.0  # seconds that the direct route may take without a second thought
+SHORT = 300.0  # seconds that the direct route may take without a second thought: so much its sums are worth
 VECTORS = {"cg": 12 * LAMBDAS, "newton": 34, "sgd": 12}  # arrays of outputs x D that are alive, float64
 
 ALIVE = {  # the parts that are alive in each stage
