@@ -16,6 +16,7 @@ LEFT_OUT = {  # what would tell nothing more, and takes minutes
     "loop-float32": ("covtype2",),  # in-place ssyrk is there, and faster
     "xgboost-external": tuple(name for name in TASKS if name != "covtype2"),
     "streamrf-auto": ("covtype7", "kddcup99", "mnist"),
+    "streamrf-cg": tuple(name for name in TASKS if name != "covtype2"),
 }
 MINUTES = "about 45 minutes, of which covtype2 takes 20, covtype7 8 and mnist 8"
 VISITS = 1_500_000  # of rows that stochastic gradients are given, in 3 to 100 epochs; large tables get one of dask-ml

@@ -50,6 +50,7 @@ PEERS = {
 }
 OURS = {
     "streamrf": "**streamrf**, Fourier features",
+    "streamrf-cg": "**streamrf**, the same, `--solver cg`",
     "streamrf-binning": "**streamrf**, random binning",
     "streamrf-auto": "**streamrf**, nothing set",
 }
@@ -128,8 +129,12 @@ def _installed(python: Path, results: Results) -> dict[str, str]:
 
 
 def _ours(context: Context, task: Task, name: str) -> Cell:
-    size = {"streamrf": ("--D", task.D), "streamrf-binning": ("--map", "binning", "--grids", task.grids)}.get(name, ())
-    return ours.train(context, task.tables, *size, *task.options, limit=task.limit, timeout=task.timeout)
+    sizes: dict[str, tuple[object, ...]] = {
+        "streamrf": ("--D", task.D), "streamrf-cg": ("--D", task.D, "--solver", "cg"),
+        "streamrf-binning": ("--map", "binning", "--grids", task.grids),
+    }  # fmt: skip
+    given = (*sizes.get(name, ()), *task.options)
+    return ours.train(context, task.tables, *given, limit=task.limit, timeout=task.timeout)
 
 
 def _start(context: Context, task: Task, name: str, python: Path, settings: dict[str, Any], limit: int | None):
