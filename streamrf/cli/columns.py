@@ -44,7 +44,7 @@ def refuse_arrays(asked: list[str], source: Any) -> None:
     """InputError where columns are to be chosen or coded and a part of the source is an array, which is read whole."""
     from streamrf.errors import InputError
 
-    array = next((table for table in source.members() if not table.picks_columns), None)
+    array = source.first_array()
     if asked and array is not None:
         raise InputError(
             f"{asked[0]} is about columns of parquet files, and {array.location} is not parquet: name its arrays with"

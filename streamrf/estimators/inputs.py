@@ -45,7 +45,7 @@ def stored_source(X: Any, y: Any, *, known: Model | None = None, need_targets: b
     if y is not None:
         choice["target"] = y
     source = open_source(X, need_targets=need_targets, **choice)
-    array = next((table for table in source.members() if not table.picks_columns), None)
+    array = source.first_array()
     if y is not None and array is not None:
         place = getattr(array, "location", "the data")
         raise InputError(

@@ -10,6 +10,7 @@ from streamrf.planning.rates import Rates, measure_rates
 from streamrf.precision import make_precision
 from streamrf.solvers.sizes import drawn_rows, is_sketched, parts_of_a_leg, preconditioner_bytes, sample_rows
 from streamrf.sources.base import Source
+from streamrf.statistics.gradient import KEPT_BYTES
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.threads import Threads
 
@@ -46,7 +47,7 @@ def iterative_parts(
     ends = (2 * outputs * 8 * (D + 1) + 8) * _parts_of_a_leg(source, recipe) if solver == "sgd" else 0
     return {
         "statistics": max(columns * 8 * (D + 64), ends),
-        "block": threads * (2 * columns * 8 + batch_rows(item * (D + 64)) * item) * (D + 64),
+        "block": threads * (2 * columns * 8 + batch_rows(item * (D + 64), KEPT_BYTES) * item) * (D + 64),
         "vectors": VECTORS[solver] * outputs * 8 * D,
         "preconditioner": preconditioner_bytes(recipe, rows),
         "rows that precondition": 3 * kept * (source.n_features * max(4, source.x_dtype.itemsize) + 8 * outputs + 16),

@@ -116,6 +116,10 @@ class Source(ABC):
         """The rows of each part this source was put together from; a source that is not a list has one part."""
         return (Span(0, self.n_rows),)
 
+    def first_array(self) -> Source | None:
+        """The first table in it that is read whole, where there is one; columns of the others are chosen by name."""
+        return None if self.picks_columns else self
+
     def members(self) -> tuple[Source, ...]:
         """The tables this source was put together from, in row order, each known by its own fingerprint."""
         return (self,)

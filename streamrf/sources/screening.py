@@ -103,6 +103,5 @@ def chunk_of(source: Source, row: int) -> Span:
 
 def _cures(where: Source) -> str:
     """What helps; only columns that are coded as they are read can have their gaps filled in."""
-    coded = all(table.picks_columns for table in where.members())
-    filled = "fill gaps with --missing median, " if coded else ""
+    filled = "fill gaps with --missing median, " if where.first_array() is None else ""
     return f"mend the data, {filled}or leave such rows out with --nan drop"

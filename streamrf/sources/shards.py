@@ -46,6 +46,9 @@ class Shards(Table):
     def shards(self) -> tuple[Span, ...]:
         return tuple(map(Span, self._starts, self._starts[1:]))
 
+    def first_array(self) -> Source | None:
+        return next((array for part in self.parts if (array := part.first_array()) is not None), None)
+
     def members(self) -> tuple[Source, ...]:
         return tuple(member for part in self.parts for member in part.members())
 

@@ -71,5 +71,8 @@ class Weighted(Source):
     def shards(self) -> tuple[Span, ...]:
         return self.table.shards()
 
+    def first_array(self) -> Source | None:
+        return self.table.first_array()
+
     def members(self) -> tuple[Source, ...]:
         return self.table.members()
