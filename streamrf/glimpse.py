@@ -68,7 +68,7 @@ class Glimpse:
             weights = RidgeSolver(equations, ALONE).solve(ridge or 0.0)
         except NumericalError:
             return None
-        X = prepared.scaling.transform(rows.X, prepared.map.precision.inputs)
+        X = prepared.scaled(rows.X)
         scores = Scorer(prepared.map, weights.coefficients, weights.intercept).scores(X, ALONE)
         if prepared.coding.classes:
             return float(wrong_classes(scores, rows.y).mean())  # type: ignore[arg-type]

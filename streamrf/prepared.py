@@ -34,6 +34,10 @@ class Prepared:
     columns: Columns | None = None
     target_names: tuple[str, ...] | None = None
 
+    def scaled(self, X: np.ndarray) -> np.ndarray:
+        """Inputs as the map takes them."""
+        return self.scaling.transform(X, self.map.precision.inputs)
+
     def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         scaling, scaling_arrays = self.scaling.to_parts()
         map, map_arrays = self.map.to_parts()

@@ -117,9 +117,8 @@ class DirectRoute(Route):
         return ridge
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
-        map = self.prepared.map
-        X = self.prepared.scaling.transform(holdout.X, map.precision.inputs)
-        return HoldoutPath(self._solver(gram), map, X, holdout.y, shares(holdout))  # type: ignore[arg-type]
+        X = self.prepared.scaled(holdout.X)
+        return HoldoutPath(self._solver(gram), self.prepared.map, X, holdout.y, shares(holdout))  # type: ignore[arg-type]
 
     def _solver(self, gram: GramState) -> RidgeSolver:
         equations = NormalEquations.from_state(gram, self.prepared.map, self.prepared.coding)

@@ -111,7 +111,7 @@ class IterativeRoute(Route):
         sample = self.sample
         if sample is None:  # no row was drawn, of very few
             raise DataError(f"{state.rows} rows are too few for --solver {self.recipe.solver}: use --solver cholesky")
-        X = self.prepared.scaling.transform(sample.X, self.prepared.map.precision.inputs)
+        X = self.prepared.scaled(sample.X)
         weights = self.weighed(sample).weights
         map, mean = self.prepared.map, self.moments.mean
         if is_primal(map.n_features, len(X)):
@@ -143,10 +143,12 @@ class IterativeRoute(Route):
         """From features that are kept, where any are."""
         scorer, kept = self._scorer(weights), self._features
         if kept is None:
-            return scorer.scores(self._scaled(rows.X), self.threads)
+            return scorer.scores(self.prepared.scaled(rows.X), self.threads)
 
         def features(part: slice, room: np.ndarray) -> np.ndarray:
-            make = lambda out: self.prepared.map.compute(self._scaled(rows.X[part]), out, ALONE)  # noqa: E731
+            def make(out: np.ndarray) -> None:
+                self.prepared.map.compute(self.prepared.scaled(rows.X[part]), out, ALONE)
+
             return kept.of(rows.index[part], room, make)
 
         return scorer.scores_from(features, len(rows), self.threads)
@@ -160,13 +162,10 @@ class IterativeRoute(Route):
     def _scorer(self, weights: Weights) -> Scorer:
         return Scorer(self.prepared.map, weights.coefficients, weights.intercept)
 
-    def _scaled(self, X: np.ndarray) -> np.ndarray:
-        return self.prepared.scaling.transform(X, self.prepared.map.precision.inputs)
-
     @cached_property
     def _holdout_X(self) -> np.ndarray:
         assert self.holdout is not None
-        return self._scaled(self.holdout.X)
+        return self.prepared.scaled(self.holdout.X)
 
     @cached_property
     def holdout_weights(self) -> np.ndarray:

@@ -70,7 +70,7 @@ class SGDRoute(IterativeRoute):
 
     def _leading_directions(self) -> EigenFactor:
         rows = self._few
-        X = self.prepared.scaling.transform(rows.X, self.prepared.map.precision.inputs)
+        X = self.prepared.scaled(rows.X)
         sample = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, self.weighed(rows).weights)
         return EigenFactor.of(sample, min(RANK, len(rows) // 8), self.threads)
 
