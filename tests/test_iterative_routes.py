@@ -360,6 +360,20 @@ def test_blocks_of_lambdas_follow_the_edge(best, powers):
     assert next_block(1e-4, [], fixed=True) == [1e-4]
 
 
+@pytest.mark.parametrize(
+    ("scores", "goes_on"),
+    [
+        ([0.435, 0.419, 0.417], False),  # gains of 0.016 and 0.002: the next would be of 0.0003
+        ([0.435, 0.425, 0.416], True),
+        ([0.425, 0.426, 0.416], True),
+        ([0.4160, 0.4159, 0.4158], False),
+    ],
+)
+def test_a_smaller_lambda_must_promise_something(scores, goes_on):
+    tried = [Trial(10.0**-power, score, 1) for power, score in enumerate(scores, 4)]
+    assert (next_block(1e-4, tried, fixed=False) is not None) == goes_on
+
+
 class TestPlan:
     slow_gram = Rates(projection=1e10, cosines=1e9, gram=1e10, factor=1e10)
     fast_gram = Rates(projection=1e10, cosines=1e9, gram=1e14, factor=1e13)

@@ -16,6 +16,7 @@ from streamrf.routes import iterative
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
+from streamrf.statistics import sample
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.threads import ALONE
 from streamrf.training import Settings, train
@@ -53,6 +54,51 @@ def test_rows_that_are_not_there_yet_are_made():
     kept.put(np.array([7, 3, 9]), rows)
     assert kept.take(np.array([3, 4]), room) is None
     assert np.array_equal(kept.take(np.array([9, 7]), room), rows[[2, 0]])
+
+
+def test_rows_apart_lie_behind_the_others():
+    apart, width = np.array([2, 3, 9]), 32
+    kept, room = KeptFeatures(10, width, np.dtype(np.int8), apart), np.zeros((10, width), np.int8)
+    rows = np.arange(10, dtype=np.int8)[:, None].repeat(width, axis=1)
+    summed = np.setdiff1d(np.arange(10), apart)
+    assert kept.side_by_side(summed) is None
+    kept.put(summed, rows[summed])
+    assert kept.summed == len(summed)
+    whole = kept.side_by_side(summed)
+    assert np.shares_memory(whole, kept._features)  # nothing is copied
+    assert np.array_equal(whole, rows[summed])
+    assert np.array_equal(kept.side_by_side(np.array([4, 5, 6])), rows[4:7])
+    assert kept.side_by_side(np.array([5, 4])) is None
+    assert not kept.holds(apart)
+    kept.put(apart, rows[apart])
+    assert np.array_equal(kept.take(np.array([9, 1, 2]), room), rows[[9, 1, 2]])
+    assert kept.summed == len(summed)
+    assert kept.holds(np.arange(10))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_numbers_chosen_are_those_of_the_rows_chosen(share, monkeypatch):
+    monkeypatch.setattr(sample, "AT_ONCE", 100)
+    index = np.arange(950)
+    expected = index[sample.chosen_rows(index, share, 5)]
+    assert np.array_equal(sample.numbers_chosen(950, share, 5), expected)
+
+
+def test_inputs_are_read_once_where_features_are_kept(monkeypatch):
+    reads, read = [], ArraySource.read
+    monkeypatch.setattr(ArraySource, "read", lambda source, span: (reads.append(len(span)), read(source, span))[1])
+    recipe = Recipe(
+        D=128, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", scaling="standard", solver="cg", ridge=1e-6
+    )
+    X, y = smooth(6000)
+    X[17, 0] = np.nan  # a row that is left out is not waited for
+    train(ArraySource(X, y, chunk_rows=1000), recipe.with_(nan="drop"), Settings(threads=2))
+    kept = sum(reads)
+    reads.clear()
+    monkeypatch.setattr(plans, "kept_bytes", lambda *_: 0)
+    train(ArraySource(X, y, chunk_rows=1000), recipe.with_(nan="drop"), Settings(threads=2))
+    assert kept < 3 * 6000  # to scale, and in the first pass
+    assert sum(reads) > 6 * 6000
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "hinge"])

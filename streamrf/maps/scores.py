@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from streamrf.maps.base import FeatureMap
-from streamrf.simd import I64, aligned_empty, call, counted_loop, lanes, own_function
+from streamrf.simd import I64, aligned_empty, call, counted_loop, lanes, own_function, prefetch
 from streamrf.threads import ALONE, Threads
 
 LANES = 16  # on every machine: narrower vectors are paired by the compiler
@@ -50,7 +50,10 @@ def _dot_tile(
     """``count`` features, a register's worth at a time, so that no more than one of W's is held."""
     width = lanes() if real == ir.FloatType() else lanes() // 2
     kind, parts = ir.VectorType(real, width), LANES // width
-    rows = [builder.inttoptr(a, ir.VectorType(element, width).as_pointer()) for a in (z, builder.add(z, apart))]
+    vector, two = ir.VectorType(element, width).as_pointer(), builder.add(apart, apart)
+    starts = (z, builder.add(z, apart))
+    rows = [builder.inttoptr(start, vector) for start in starts]
+    following = [builder.inttoptr(builder.add(start, two), vector) for start in starts]
     lines = [
         builder.inttoptr(builder.add(w, builder.mul(stride, ir.Constant(I64, o))), kind.as_pointer())
         for o in range(outputs)
@@ -65,6 +68,8 @@ def _dot_tile(
         return value if element == real else builder.fpext(value, kind)
 
     def turn(k: Any, totals: list[Any]) -> list[Any]:
+        for line in following:  # where features are kept, they come from memory
+            prefetch(builder, builder.ptrtoint(builder.gep(line, [k]), I64), write=False)
         for part in range(parts):
             at = builder.add(k, ir.Constant(I64, part))
             values = [feature(row, at) for row in rows]

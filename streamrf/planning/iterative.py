@@ -10,6 +10,7 @@ from streamrf.planning.rates import Rates, measure_rates
 from streamrf.precision import make_precision
 from streamrf.solvers.sizes import drawn_rows, is_sketched, parts_of_a_leg, preconditioner_bytes, sample_rows
 from streamrf.sources.base import Source
+from streamrf.sources.remembered import Remembered
 from streamrf.statistics.gradient import KEPT_BYTES
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.threads import Threads
@@ -60,7 +61,7 @@ def _parts_of_a_leg(source: Source, recipe: Any) -> int:
 
 def kept_bytes(source: Source, recipe: Any, room: int) -> int:
     """What the features of all rows take, if that fits into the room that is left; nothing where it does not."""
-    needed = KeptFeatures.nbytes(source.n_rows, recipe.D, _item(recipe))
+    needed = KeptFeatures.nbytes(source.n_rows, recipe.D, _item(recipe)) + Remembered.nbytes(source)
     return needed if needed <= room else 0
 
 

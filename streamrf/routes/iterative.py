@@ -17,11 +17,13 @@ from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, Sample
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, sample_rows
-from streamrf.sources.base import Block
+from streamrf.sources.base import Block, Source
+from streamrf.sources.remembered import Remembered
 from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.opening import Opening, OpeningState
 from streamrf.statistics.pulls import ScorePull, TargetPull
+from streamrf.statistics.sample import numbers_chosen
 from streamrf.threads import ALONE
 from streamrf.weighting import Weighting
 
@@ -37,6 +39,7 @@ class IterativeRoute(Route):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._fixed: dict[str, np.ndarray] = {}  # arrays of stages that are over
+        self._summed = -1  # rows that every pass sums, once the first has counted them
         self.calibration: Calibration | None = None  # where scores need none, or nothing is held out
 
     @property
@@ -66,7 +69,15 @@ class IterativeRoute(Route):
         if not self.run.plan.keeps_features:
             return None
         map = self.prepared.map
-        return KeptFeatures(self.run.source.n_rows, scored_width(map), map.precision.features)
+        rows, share = self.run.source.n_rows, self.run.plan.holdout
+        apart = numbers_chosen(rows, share, self.recipe.seed)
+        return KeptFeatures(rows, scored_width(map), map.precision.features, apart)
+
+    @cached_property
+    def rows(self) -> Source:
+        """What passes read: the data, or what is left to know of it once all features are kept."""
+        source, kept = self.run.source, self._features
+        return source if kept is None else Remembered(source, self.recipe.nan, lambda: kept.summed == self._summed)
 
     def keep(self, stage: str, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.passes.keep({"stage": stage, SAMPLE: self._sample_rows, **document}, {**self._fixed, **arrays})
@@ -88,9 +99,10 @@ class IterativeRoute(Route):
         else:
             self.keep("opening", {}, {})
             with self.run.timed("pass"):
-                state = self.passes.sum(statistic, "first pass")
+                state = self.passes.sum(statistic, "first pass", self.rows)
         if state.gradient.rows < 2:
             raise DataError(f"{state.rows} usable rows: at least two are needed to fit a model")
+        self._summed = state.gradient.rows
         self._fixed |= {OPENING + name: array for name, array in state.arrays().items()}
         self.moments = CentredMoments.from_state(state.gradient, gradient, self.prepared.map, self.prepared.coding)
         self.holdout, self.sample = state.holdout.table(), state.sample.table()
@@ -137,7 +149,7 @@ class IterativeRoute(Route):
 
     def multiply(self, coefficients: np.ndarray, intercept: np.ndarray, title: str) -> tuple[np.ndarray, np.ndarray]:
         statistic = self.gradient(ScorePull(coefficients.shape[1]), coefficients, intercept)
-        return statistic.sums(self.passes.sum(statistic, title))
+        return statistic.sums(self.passes.sum(statistic, title, self.rows))
 
     def scores_of(self, rows: Block, weights: Weights) -> np.ndarray:
         """From features that are kept, where any are."""

@@ -172,7 +172,7 @@ class NewtonRoute(IterativeRoute):
         """The objective and its gradient: one pass."""
         weights, moments = self._weights(point, ridge), self.moments
         statistic = self.gradient(self._loss, weights.coefficients, weights.intercept)
-        state = self.passes.sum(statistic, f"{self.recipe.loss} loss")
+        state = self.passes.sum(statistic, f"{self.recipe.loss} loss", self.rows)
         (losses, weight), (sums, pulls) = statistic.loss_sums(state), statistic.sums(state)
         slopes = (sums - pulls[:, None] * moments.mean) * moments.amplitudes / weight
         gradient = np.concatenate([slopes + 2 * ridge * point[:, :-1], pulls[:, None] / weight], axis=1)

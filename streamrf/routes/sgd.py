@@ -130,7 +130,7 @@ class SGDRoute(IterativeRoute):
 
     def _run_leg(self, parts: tuple[tuple[Span, ...], ...]) -> None:
         seed = (self.recipe.seed, self._epoch, self._next_leg)
-        leg = self._leg(self.run.source, parts, self._point, self._steps, seed, self._pace)
+        leg = self._leg(self.rows, parts, self._point, self._steps, seed, self._pace)
         title = f"epoch {self._epoch + 1}, leg {self._next_leg + 1}"
         state = self.passes.sum(leg, title, CountingSource(len(parts)))
         self._point = state.mean()

@@ -43,7 +43,8 @@ FIRST, UP, DOWN = (0, -1, -2), (1, 2), (-3, -4)  # powers of ten that are tried 
 
 
 def next_block(first: float, tried: list[Trial], fixed: bool) -> list[float] | None:
-    """Several at once: the first and two below; then two above or two further below, where the edge was best."""
+    """Several at once: the first and two below; then two above, or two further below, where the edge was best and
+    another step of lambda promises something."""
     if fixed:
         return None if tried else [first]
     if len(tried) != len(FIRST):
@@ -52,6 +53,12 @@ def next_block(first: float, tried: list[Trial], fixed: bool) -> list[float] | N
     best = int(np.argmin(scores))
     if best == 0:
         return [first * WALK**power for power in UP]
-    if best == len(FIRST) - 1 and scores[-1] < (1 - GAIN) * scores[-2]:
+    if best == len(FIRST) - 1 and _promised(*scores) > GAIN * scores[-1]:
         return [first * WALK**power for power in DOWN]
     return None
+
+
+def _promised(first: float, second: float, third: float) -> float:
+    """What the next step would gain, if gains went on falling as those of the last two steps did."""
+    before, last = first - second, second - third
+    return last * min(1.0, last / before) if before > 0 else last

@@ -12,15 +12,16 @@ from streamrf.slots.cache import Kept
 from streamrf.slots.maker import SlotMaker, maker_of
 from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.screening import screen
+from streamrf.sources.standing import StandIn
 
 
-class SlotSource(Source):
+class SlotSource(StandIn):
     """The rows of a source with their slots (n, P) in place of inputs, and no targets. Rows that cannot be used are
     left out already. A block's X is the transposed of an array (P, n), which is what the sums want."""
 
     def __init__(self, source: Source, maker: SlotMaker) -> None:
-        self.source, self.maker = source, maker
-        self.n_rows, self.n_features, self.n_outputs = source.n_rows, maker.map.grids, 0
+        super().__init__(source)
+        self.maker, self.n_features, self.n_outputs, self.has_weights = maker, maker.map.grids, 0, False
         self.x_dtype, self.y_dtype, self.feature_names = np.dtype(np.uint32), None, None
 
     def read(self, span: Span) -> Block:
@@ -36,33 +37,14 @@ class SlotSource(Source):
         self.maker.cache.put(span, slots, block.index if dropped else None)
         return slots, block.index
 
-    def chunks(self) -> tuple[Span, ...]:
-        return self.source.chunks()
-
     def read_targets(self, span: Span) -> np.ndarray:
         raise InputError("slots have no targets")
-
-    def read_bytes(self, span: Span) -> int:
-        """That of the data itself, so that both are read in the same spans."""
-        return self.source.read_bytes(span)
-
-    def fingerprint(self) -> str:
-        return self.source.fingerprint()
 
     def spec(self) -> dict[str, Any]:
         return {"data": {"slots": self.maker.key, "of": self.source.spec()}}
 
     def describe(self) -> str:
         return f"slots of {self.source.describe()}"
-
-    def has_partial_reads(self) -> bool:
-        return self.source.has_partial_reads()
-
-    def shards(self) -> tuple[Span, ...]:
-        return self.source.shards()
-
-    def members(self) -> tuple[Source, ...]:
-        return self.source.members()
 
 
 def reopen(spec: Mapping[str, Any]) -> SlotSource:

@@ -16,7 +16,7 @@ from streamrf.solvers.spectrum import Spectrum
 from streamrf.threads import Threads, available_cores
 
 KNOWN_SHARE = 0.25  # directions that a sample knows, for each of its rows
-ROUNDING = 2e-6  # of the largest eigenvalue: what float32 can tell from nothing
+ROUNDING = 5e-7  # of the largest eigenvalue: what float32 can tell from nothing
 FLOAT_ROWS = 1024  # of a block of floats
 RAISED = (1.0, 10.0, 100.0)  # times mu, where a factor fails
 

@@ -10,7 +10,7 @@ from streamrf.solvers.primal_factor import PrimalFactor
 MOST_ROWS, LEAST_ROWS = 16_000, 256  # of a sample that preconditions by the products of its rows
 SGD_ROWS = 4000  # of the sample that stochastic gradients look at, at most
 FEW = 1000  # rows that cost nothing worth saving
-PER_FEATURE = 2  # rows of one that preconditions by those of its features
+PER_FEATURE, MOST_PER_FEATURE = 2, 8  # rows of one that preconditions by those of its features
 ROWS_SHARE = 12  # the part of all rows that a sample may be, so that it costs little beside the passes
 MOST_RANK = 1000
 MEMORY_SHARE = 0.4  # of what is left of the budget
@@ -24,10 +24,10 @@ def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
         return min(SGD_ROWS, n_rows)
     if is_sketched(recipe):
         return rank(recipe, room)
-    many = PER_FEATURE * recipe.D
-    if many <= n_rows // ROWS_SHARE and preconditioner_bytes(recipe, many) <= MEMORY_SHARE * room:
-        return min(max(FEW, many), n_rows)
-    rows = max(FEW, min(MOST_ROWS, recipe.D, n_rows // ROWS_SHARE))
+    allowed = n_rows // ROWS_SHARE
+    if allowed >= PER_FEATURE * recipe.D and PrimalFactor.nbytes(recipe.D, recipe.bits) <= MEMORY_SHARE * room:
+        return min(max(FEW, min(MOST_PER_FEATURE * recipe.D, allowed)), n_rows)
+    rows = max(FEW, min(MOST_ROWS, recipe.D, allowed))
     while rows > LEAST_ROWS and preconditioner_bytes(recipe, rows) > MEMORY_SHARE * room:
         rows = rows * 3 // 4
     return min(rows, n_rows)

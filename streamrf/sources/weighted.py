@@ -9,12 +9,11 @@ import numpy as np
 
 from streamrf.errors import DataError
 from streamrf.sources.base import Block, Source, Span
+from streamrf.sources.standing import StandIn
 
 
-class Weighted(Source):
+class Weighted(StandIn):
     """``table`` with weights read from ``weights``, a source of as many rows whose only target they are."""
-
-    has_weights = True
 
     def __init__(self, table: Source, weights: Source, name: str) -> None:
         if weights.n_rows != table.n_rows:
@@ -23,11 +22,8 @@ class Weighted(Source):
             )
         if weights.n_outputs != 1 or weights.y_dtype is None or weights.y_dtype.kind not in "biuf":
             raise DataError(f"weights are one number for each row, and '{name}' is not")
-        self.table, self.weights, self.name = table, weights, name
-        for attribute in ("n_rows", "n_features", "n_outputs", "x_dtype", "y_dtype", "feature_names", "columns",
-                          "target_names"):  # fmt: skip
-            setattr(self, attribute, getattr(table, attribute))
-        self.location = getattr(table, "location", "the data")
+        super().__init__(table)
+        self.has_weights, self.weights, self.name = True, weights, name
 
     def read_weights(self, span: Span) -> np.ndarray:
         weights = np.asarray(self.weights.read_targets(span), np.float64).reshape(len(span))
@@ -40,39 +36,21 @@ class Weighted(Source):
         return weights
 
     def read(self, span: Span) -> Block:
-        block = self.table.read(span)
+        block = self.source.read(span)
         block.weights = self.read_weights(span)
         return block
 
-    def read_targets(self, span: Span) -> np.ndarray:
-        return self.table.read_targets(span)
-
-    def chunks(self) -> tuple[Span, ...]:
-        return self.table.chunks()
-
     def read_bytes(self, span: Span) -> int:
-        return self.table.read_bytes(span) + 16 * len(span)
+        return self.source.read_bytes(span) + 16 * len(span)
 
     def block_bytes(self, span: Span) -> int:
-        return self.table.block_bytes(span) + 8 * len(span)
+        return self.source.block_bytes(span) + 8 * len(span)
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.table.fingerprint()}{self.weights.fingerprint()}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.source.fingerprint()}{self.weights.fingerprint()}".encode()).hexdigest()
 
     def spec(self) -> dict[str, Any]:
-        return {"data": [self.table.spec()], "sample_weight": self.weights.spec()}
+        return {"data": [self.source.spec()], "sample_weight": self.weights.spec()}
 
     def describe(self) -> str:
-        return f"{self.table.describe()}, weighted by {self.name}"
-
-    def has_partial_reads(self) -> bool:
-        return self.table.has_partial_reads()
-
-    def shards(self) -> tuple[Span, ...]:
-        return self.table.shards()
-
-    def first_array(self) -> Source | None:
-        return self.table.first_array()
-
-    def members(self) -> tuple[Source, ...]:
-        return self.table.members()
+        return f"{self.source.describe()}, weighted by {self.name}"

@@ -31,7 +31,8 @@ from streamrf.statistics.sample import chosen_rows
 from streamrf.targets import TargetCoding
 from streamrf.threads import ALONE, Threads
 
-KEPT_BYTES = 1 << 20  # of features at a time, where they need not be made
+PIECE_ROWS, KEPT_ROWS = 8192, 65_536  # at a time: more where features are kept, so that handing out takes no time
+KEPT_BYTES = 1 << 22  # of features at a time, where they need not be made
 WORTH_A_THREAD = 1 << 22  # features that are kept
 
 
@@ -111,6 +112,10 @@ class Gradient(Statistic[GradientState]):
     def _dtype(self) -> np.dtype:
         return self.map.precision.totals
 
+    @property
+    def piece_rows(self) -> int:  # type: ignore[override]
+        return PIECE_ROWS if self.features is None else KEPT_ROWS
+
     @cached_property
     def reach(self) -> np.ndarray:
         """No score can be larger, by Cauchy and Schwarz: features are bounded, so z'w is by norms."""
@@ -157,22 +162,20 @@ class Gradient(Statistic[GradientState]):
     def update(self, state: GradientState, block: Block, threads: Threads) -> None:
         if block.y is None:
             raise InputError("the data has no targets: name them with --y or --target")
-        if self.share > 0:
-            block = block.take(~chosen_rows(block.index, self.share, self.seed))
         if not len(block):
             return
-        assert block.y is not None
-        targets, weights = self.coding.values(block.y), row_weights(block, self.coding, self.class_weights)
         hands = self._hands(len(block), threads)
         step = -(-len(block) // (hands * BATCH)) * BATCH
 
         def rows(first: int) -> GradientState:
-            part = slice(first, first + step)
-            return self._sum(block.take(part), targets[part], None if weights is None else weights[part])
+            return self._sum(self._without_held_out(block.take(slice(first, first + step))))
 
         each = map if hands == 1 else threads.map
         for part in each(rows, range(0, len(block), step)):
             state += part
+
+    def _without_held_out(self, block: Block) -> Block:
+        return block.take(~chosen_rows(block.index, self.share, self.seed)) if self.share > 0 else block
 
     def _hands(self, rows: int, threads: Threads) -> int:
         """Threads that so many rows are worth: to hand out a mini-batch of kept features takes longer than summing."""
@@ -180,16 +183,21 @@ class Gradient(Statistic[GradientState]):
             return threads.count
         return min(threads.count, 1 + rows * self.map.n_features // WORTH_A_THREAD)
 
-    def _sum(self, block: Block, targets: np.ndarray, weights: np.ndarray | None) -> GradientState:
+    def _sum(self, block: Block) -> GradientState:
         """The state of these rows, on one thread."""
         state, scorer = self.zero(), self._scorer
+        if not len(block):
+            return state
+        assert block.y is not None
+        targets, weights = self.coding.values(block.y), row_weights(block, self.coding, self.class_weights)
         room = scorer.batch_features()
         sums = np.zeros((self.pull.outputs, room.shape[1]), self._dtype)
         losses = np.empty((len(block), self.pull.losses + 1))
         losses[:, -1] = 1.0 if weights is None else weights
+        kept = None if self.features is None else self.features.side_by_side(block.index)
         for first in range(0, len(block), scorer.batch):
             part = slice(first, min(first + scorer.batch, len(block)))
-            Z = self._features(block.X[part], block.index[part], room)
+            Z = self._features(block.X[part], block.index[part], room) if kept is None else kept[part]
             scores = scorer.score_features(Z, part.stop - part.start)
             pulls, losses[part, :-1] = self.pull.of_rows(scores, targets[part])
             if weights is not None:

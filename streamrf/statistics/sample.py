@@ -11,6 +11,8 @@ from streamrf.errors import MismatchError
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State
 
+AT_ONCE = 1 << 20  # numbers that are looked at
+
 
 def hash_rows(index: np.ndarray, seed: int) -> np.ndarray:
     """A 64-bit hash of each row's number: the same whatever the order, the chunks or the machine."""
@@ -26,6 +28,12 @@ def chosen_rows(index: np.ndarray, share: float, seed: int) -> np.ndarray:
     if share <= 0 or share >= 1:
         return np.full(len(index), share >= 1)
     return hash_rows(index, seed) < np.uint64(share * (2**64 - 1))
+
+
+def numbers_chosen(rows: int, share: float, seed: int) -> np.ndarray:
+    """The numbers, in order, of those of so many rows that belong to a random ``share``."""
+    parts = (np.arange(first, min(first + AT_ONCE, rows)) for first in range(0, rows, AT_ONCE))
+    return np.concatenate([np.zeros(0, np.int64), *(part[chosen_rows(part, share, seed)] for part in parts)])
 
 
 @dataclass
