@@ -15,7 +15,7 @@ from streamrf.statistics.gradient import KEPT_BYTES
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.threads import Threads
 
-PULLING = 1.3  # a pass that scores and pulls, in units of one that only makes features
+PULLING, EACH = 0.15, 0.11  # scores and pulls, and those of each output, in units of the cosines of a pass
 STEPS = {"cg": 25, "newton": 40, "sgd": 5}  # passes that are usual; hold-out rows end them
 CROSSING = 3000  # features below which Cholesky is not worth doubting
 WORTH = 0.5  # of the direct route's time: its sums allow update, forget and merge, so a tie is not enough
@@ -77,18 +77,22 @@ def iterative_seconds(
     n, D, d = source.n_rows, recipe.D, source.n_features
     features = n * D / rates.features(d)
     together = LAMBDAS if solver == "cg" and recipe.ridge is None else 1
-    pulling = features * (PULLING - 1) * outputs * together
+    pulling = _pulling(n * D, outputs * together, rates)
     reading = n * d * source.x_dtype.itemsize / rates.read
     recipe = recipe.with_(solver=solver)
     m = sample_rows(recipe, n, room)
     if is_sketched(recipe):
-        sketch = max(features * (1 + (PULLING - 1) * m), reading)
+        sketch = max(features + _pulling(n * D, m, rates), reading)
     else:  # a Gram matrix of features or of rows, and its factor
         few, many = sorted((m, D))
         sketch = float(few) * few * many / rates.gram + float(few) ** 3 / 3 / rates.factor
     passes = recipe.epochs or STEPS[solver]
-    again = 0.0 if kept else features
-    return {"pass": max(features, reading), "solve": sketch + passes * max(again + pulling, reading)}
+    step = pulling if kept else max(features + pulling, reading)
+    return {"pass": max(features, reading), "solve": sketch + passes * step}
+
+
+def _pulling(features: int, outputs: int, rates: Rates) -> float:
+    return features * (PULLING + EACH * outputs) / rates.cosines
 
 
 @lru_cache(maxsize=4)
