@@ -251,8 +251,9 @@ class Training:
         recipe = recipe if searched else defaults(recipe, sample.X)
         if not searched and recipe.metric == NONE:
             return recipe, {}
-        budget = budget_seconds(self.source.n_rows, recipe.D)
-        run = PilotRun(sample, coding, recipe, self.threads, budget=budget, reporter=self.reporter)
+        rows = self.source.n_rows
+        budget = budget_seconds(rows, recipe.D)
+        run = PilotRun(sample, coding, recipe, self.threads, budget=budget, reporter=self.reporter, rows=rows)
         recipe = run.settle() if searched else run.settle_metric()
         self.metric = run.metric
         story: dict[str, Any] = {"pilot": [vars(trial) for trial in run.trials]}
@@ -277,7 +278,8 @@ class Training:
         if recipe.map == BINNING:
             return binning.defaults() if recipe.pilot == "none" else binning.settle()
         budget = budget_seconds(rows, recipe.D)
-        fourier = PilotRun(sample, coding, recipe.with_(map=AUTO), self.threads, budget=budget, reporter=reporter)
+        plain = recipe.with_(map=AUTO)
+        fourier = PilotRun(sample, coding, plain, self.threads, budget=budget, reporter=reporter, rows=rows)
         plan = self._sized(coding.outputs, binning.recipe, classes=bool(coding.classes), reserved=self.plan.reserved)
         if plan.projected <= plan.budget:
             return best_of_both(fourier, binning, reporter)

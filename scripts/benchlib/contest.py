@@ -50,7 +50,7 @@ PEERS = {
 }
 OURS = {
     "streamrf": "**streamrf**, Fourier features",
-    "streamrf-cg": "**streamrf**, the same, `--solver cg`",
+    "streamrf-cg": "**streamrf**, Fourier features by `--solver cg`",
     "streamrf-binning": "**streamrf**, random binning",
     "streamrf-auto": "**streamrf**, nothing set",
 }

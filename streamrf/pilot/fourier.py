@@ -2,7 +2,8 @@
 
 Coordinate by coordinate, cheap to dear: every pairing of scaling and kernel is tried at small D with a search over the
 width; the best few are tried again at larger D; the winner's width once more on all sample rows, because more rows want
-a narrower kernel; a metric, if one is asked for; then precisions, from the cheapest up. Every trial is a ridge path
+a narrower kernel; a metric, if one is asked for; then precisions, from the cheapest up; and where the run has many more
+features than any trial, its width follows how that of trials falls with their features. Every trial is a ridge path
 judged by squared error on rows it has not seen.
 """
 
@@ -20,6 +21,7 @@ from streamrf.kernels import make_kernel, median_length_scale
 from streamrf.maps.build import build_fourier, default_kind
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import kind_of
+from streamrf.pilot.trend import FAR, SMALLER, lowest, power, reach
 from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.precision import PRECISIONS, make_precision
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
@@ -65,6 +67,11 @@ class Trial:
     seconds: float = 0.0
     metric: str = NONE  # or the name of one that the run learned
 
+    @property
+    def size(self) -> tuple[object, ...]:
+        """What trials have in common that differ in width alone."""
+        return self.scaling, self.kernel, self.D, self.bits, self.rows, self.metric
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -80,10 +87,11 @@ class PilotRun:
     A trial is a small training run: the same sums, solver and scores as the large one."""
 
     def __init__(
-        self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, budget: float, reporter: Reporter
-    ) -> None:
+        self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, budget: float, reporter: Reporter,
+        *, rows: int = 0,
+    ) -> None:  # fmt: skip
         self.recipe, self.coding, self.threads, self.reporter = recipe, coding, threads, reporter
-        self.sample = sample
+        self.sample, self.rows = sample, max(rows, len(sample))  # of the whole table
         self.budget = self.limit = budget * PRODUCTS_A_SECOND
         self.spent = 0.0  # products
         self.trials: list[Trial] = []
@@ -114,7 +122,7 @@ class PilotRun:
             self.recipe,
             scaling=best.scaling,
             kernel=best.kernel,
-            length_scale=isotropic.length_scale,
+            length_scale=self.length_scale_for(isotropic),
             bits=bits,
             ridge=best.ridge if self.recipe.ridge is None else self.recipe.ridge,
             map=default_kind(kernel, self._columns(best)) if self.recipe.map == AUTO else self.recipe.map,
@@ -211,6 +219,30 @@ class PilotRun:
             if moved:
                 break
         return best
+
+    def length_scale_for(self, best: Trial) -> float:
+        """The width of the run: that of the best trial, or narrower, where the run has many more features. A metric
+        goes with the width that it was learned at."""
+        D = reach(self.recipe.D, self.rows)
+        if D < FAR * best.D or self.recipe.length_scale is not None or self.recipe.metric != NONE:
+            return best.length_scale
+        self.limit = self.spent + self.budget
+        widths = [(best.D // fewer, self._lowest(self._smaller(best, fewer))) for fewer in SMALLER]
+        fall, (_, width) = power(widths), widths[0]
+        found = width * (D / best.D) ** fall
+        self.reporter.note(
+            f"width: {width:.4g} at D = {best.D:,}, falling with D to the power {fall:.2f}: {found:.4g} at"
+            f" D = {self.recipe.D:,}"
+        )
+        return found
+
+    def _smaller(self, best: Trial, fewer: int) -> Trial:
+        """The best width with so many times fewer features and rows."""
+        return best if fewer == 1 else self.refine(best, best.D // fewer, best.rows // fewer)
+
+    def _lowest(self, best: Trial) -> float:
+        """Between the widths that were tried at the size of the best of them."""
+        return lowest((trial.length_scale, trial.error) for trial in self.trials if trial.size == best.size)
 
     def cheapest_precision(self, best: Trial) -> str:
         """The first of 8, 12, float32 that is as good as float64.

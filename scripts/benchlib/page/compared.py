@@ -26,6 +26,7 @@ from benchlib.results import Cell
 from benchlib.sets import SETS
 
 Found = dict[str, dict[str, Any]]
+FOURIER = ("streamrf", "streamrf-cg")
 SAME_FEATURES = ("loop-float32", "loop-ssyrk", "loop-float64", "intelex", "dask-array")
 MARGIN = 1.01  # errors closer than this are called equal
 
@@ -102,16 +103,20 @@ def _sentences(done: dict[str, Cell], name: str) -> list[str]:
 
 
 def _same_features(done: dict[str, Cell], name: str) -> list[str]:
-    """Against those that do the same thing with the same number of features."""
-    ours, same = done.get("streamrf"), [each for each in SAME_FEATURES if each in done]
-    if not (ours and same):
-        return []
+    """Each of our solvers against those that do the same thing with the same number of features."""
+    same = sorted((each for each in SAME_FEATURES if each in done), key=lambda each: done[each]["train"])
+    solvers = [each for each in FOURIER if each in done]
+    return [f"- {_beside(each, same, done, name)}." for each in solvers if same]
+
+
+def _beside(who: str, same: list[str], done: dict[str, Cell], name: str) -> str:
+    ours = done[who]
     parts = [
         f"{called(each)} takes {times(done[each]['train'] / ours['train'])} times as long"
         f" ({error(done[each]['error'], name)})"
-        for each in sorted(same, key=lambda each: done[each]["train"])
+        for each in same
     ]
-    return [f"- Ridge on as many Fourier features: streamrf has {shown(ours, name)}; {'; '.join(parts)}."]
+    return f"Ridge on as many Fourier features: {called(who)}, has {shown(ours, name)}; {'; '.join(parts)}"
 
 
 def _better_peers(done: dict[str, Cell], name: str) -> list[str]:

@@ -1,0 +1,42 @@
+"""A width for more features than a trial can afford.
+
+More features, and the rows that they want, go with a narrower kernel. How much narrower depends on the data, but where
+rows grow with the features the best width falls like a power of their number: the power is measured on small trials,
+and followed further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+FAR = 3  # times the features of the largest trials: up to here the best width of these will do
+SMALLER = (1, 2, 4)  # the trials that are looked at have so many times fewer features and rows than the largest
+ROWS_A_FEATURE = 8  # features that have fewer rows than this each do not let the kernel be narrower still
+STEEPEST = -1 / 3  # as if rows lay along three directions: a steeper fall has not been seen, and may be chance
+
+Point = tuple[float, float]
+
+
+def reach(D: int, rows: int) -> int:
+    """Up to which number of features the width goes on falling, on so many rows."""
+    return min(D, rows // ROWS_A_FEATURE)
+
+
+def lowest(points: Iterable[Point]) -> float:
+    """The width (of pairs of a width and its error) at which a parabola through the best and its neighbours, over
+    logarithms, is lowest; the best width itself at an edge."""
+    found = sorted({float(np.log(width)): error for width, error in points}.items())
+    best = min(range(len(found)), key=lambda i: found[i][1])
+    if best in (0, len(found) - 1):
+        return float(np.exp(found[best][0]))
+    x, y = np.array(found[best - 1 : best + 2]).T
+    a, b, _ = np.polyfit(x - x[1], y, 2)
+    return float(np.exp(x[1] - b / (2 * a))) if a > 0 else float(np.exp(x[1]))
+
+
+def power(points: Sequence[Point]) -> float:
+    """The power of the number of features (first of each pair) that widths (second) follow; they never grow."""
+    D, widths = np.log(np.array(points)).T
+    return float(np.clip(np.polyfit(D, widths, 1)[0], STEEPEST, 0.0))
