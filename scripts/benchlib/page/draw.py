@@ -42,8 +42,17 @@ def called(name: str) -> str:
 
 
 def _style(number: int, ours: bool) -> dict[str, Any]:
-    color = ("#c0392b", "#e67e22", "#8e44ad")[number % 3] if ours else f"C{number % 10}"
+    color = ("#c0392b", "#e67e22", "#8e44ad", "#16a085")[number % 4] if ours else f"C{number % 10}"
     return {"color": color, "marker": MARKERS[number % len(MARKERS)], "markersize": 8 if ours else 6}
+
+
+def _plain_numbers(axis: Any) -> None:
+    """1, 2, 5, 10 and so on along an axis of logarithms, instead of powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def peers(plt: Any, found: Found) -> Any:
@@ -59,6 +68,7 @@ def peers(plt: Any, found: Found) -> Any:
             axis.plot(max(cell["train"], 0.01), scale * cell["error"], linestyle="", label=called(name), **place)
         axis.set(title=SETS[task].title, xscale="log", xlabel="training, seconds",
                  ylabel="wrong, %" if SETS[task].classes else "RMSE")  # fmt: skip
+        _plain_numbers(axis.xaxis)
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(tasks) :]:
         axis.axis("off")
@@ -94,8 +104,10 @@ def curve(plt: Any, found: Found) -> Any:
         axis.plot([p[1] for p in each], [100 * p[2] for p in each], label=called(name), linewidth=width,
                   **_style(number, is_ours(name)))  # fmt: skip
     axis.set(xscale="log", yscale="log", xlabel="training, seconds", ylabel="test error, %")
+    for each in (axis.xaxis, axis.yaxis):
+        _plain_numbers(each)
     axis.grid(alpha=0.3, which="both")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncol=3)
     return figure
 
 
