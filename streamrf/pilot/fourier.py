@@ -231,7 +231,7 @@ class PilotRun:
         fall, (_, width) = power(widths), widths[0]
         found = width * (D / best.D) ** fall
         self.reporter.note(
-            f"width: {width:.4g} at D = {best.D:,}, falling with D to the power {fall:.2f}: {found:.4g} at"
+            f"width: {width:.4g} at D = {best.D:,}, taken to fall with D to the power {fall:.2f}: {found:.4g} at"
             f" D = {self.recipe.D:,}"
         )
         return found
