@@ -16,15 +16,18 @@ logging.getLogger("streamrf").addHandler(logging.NullHandler())
 
 _HOMES = {
     "streamrf.api": ("evaluate", "plan", "predict", "train"),
-    "streamrf.estimators": ("KernelClassifier", "KernelRegressor", "RandomFeatures"),
+    "streamrf.estimators.classifier": ("KernelClassifier",),
+    "streamrf.estimators.features": ("RandomFeatures",),
+    "streamrf.estimators.regressor": ("KernelRegressor",),
     "streamrf.sources.base": ("Source",),
     "streamrf.sources.open": ("open_source",),
     "streamrf.recipe": ("Recipe",),
     "streamrf.training": ("Settings", "Trained"),
-    "streamrf.reporting": ("Reporter",),
+    "streamrf.support.progress": ("Reporter",),
     "streamrf.model": ("Model",),
-    "streamrf.algebra": ("Statistics", "accumulate", "forget", "prepare", "update"),
-    "streamrf.errors": ("StreamRFError",),
+    "streamrf.algebra.changes": ("accumulate", "forget", "prepare", "update"),
+    "streamrf.algebra.statistics": ("Statistics",),
+    "streamrf.support.errors": ("StreamRFError",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -39,13 +42,13 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 if TYPE_CHECKING:
     from streamrf.algebra import Statistics, accumulate, forget, prepare, update
     from streamrf.api import evaluate, plan, predict, train
-    from streamrf.errors import StreamRFError
     from streamrf.estimators import KernelClassifier, KernelRegressor, RandomFeatures
     from streamrf.model import Model
     from streamrf.recipe import Recipe
-    from streamrf.reporting import Reporter
     from streamrf.sources.base import Source
     from streamrf.sources.open import open_source
+    from streamrf.support.errors import StreamRFError
+    from streamrf.support.progress import Reporter
     from streamrf.training import Settings, Trained
 
 

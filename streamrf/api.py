@@ -11,7 +11,6 @@ import numpy as np
 from streamrf import training
 from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
-from streamrf.errors import InputError
 from streamrf.model import Model
 from streamrf.planning.choose import plan_run
 from streamrf.planning.plans import Plan
@@ -24,14 +23,15 @@ from streamrf.prediction import (
     prediction_columns,
 )
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sinks import open_sink
 from streamrf.sinks.parts import open_parts
 from streamrf.sources.base import Block, Source
 from streamrf.sources.coding import known_choice
 from streamrf.sources.open import open_source
 from streamrf.sources.spans import work_spans
-from streamrf.threads import Threads, available_cores
+from streamrf.support.errors import InputError
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads, available_cores
 from streamrf.training import Settings, Trained
 
 

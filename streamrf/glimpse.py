@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from streamrf.engines.base import Pass
-from streamrf.errors import NumericalError
 from streamrf.maps.scores import Scorer
 from streamrf.pilot.trial import wrong_classes
 from streamrf.prepared import Prepared
-from streamrf.reporting import Reporter
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.sources.base import Block
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.sample import SampleState
-from streamrf.threads import ALONE
+from streamrf.support.errors import NumericalError
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import ALONE
 
 MOST_FEATURES = 1500  # beyond, one look takes long, and a matrix that the plan has no room for during the pass
 ROWS, FEWEST_ROWS = 1000, 50  # hold-out rows that are looked at

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy import special
 
-from streamrf.errors import FileFormatError, InputError
+from streamrf.support.errors import FileFormatError, InputError
 
 LARGEST_NU = 10_000.0  # beyond it a Matern kernel is the Gaussian to four digits, and its Bessel function loses digits
 _DEBYE_FROM = 50.0  # from this order on, the Bessel function overflows long before its logarithm does

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.sources.base import Source, Span
-from streamrf.storing import safejson
-from streamrf.units import format_count
+from streamrf.support.errors import FileFormatError, InputError, MismatchError
+from streamrf.support.storage import safejson
+from streamrf.support.units import format_count
 
 
 class RowSet:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import DataError, InputError
 from streamrf.sources.base import Source, Span
 from streamrf.sources.retries import persistently
 from streamrf.sources.screening import missing_rows
 from streamrf.sources.spans import work_spans
+from streamrf.support.errors import DataError, InputError
+from streamrf.support.units import format_count
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
-from streamrf.units import format_count
 
 MAX_CLASSES = 1000
 READ_ROWS = 262_144  # targets read at a time: few trips, a megabyte or two

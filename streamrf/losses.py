@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, log_softmax, softmax
 
-from streamrf.errors import InputError
 from streamrf.statistics.gradient import Pull
+from streamrf.support.errors import InputError
 from streamrf.targets import TargetCoding
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import streamrf
 from streamrf.calibration import Calibration
 from streamrf.columns.document import Columns, names_from_json, names_to_json
-from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
 from streamrf.maps.base import FeatureMap, RowScorer
 from streamrf.maps.binning import BinningMap
@@ -23,9 +22,10 @@ from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Source
 from streamrf.statistics.gram import GramState
-from streamrf.storing.archive import Archive, read_archive, write_archive
+from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.support.storage.archive import Archive, read_archive, write_archive
+from streamrf.support.threads import Threads
 from streamrf.targets import CLASSIFICATION, TargetCoding
-from streamrf.threads import Threads
 
 KIND = "model"
 

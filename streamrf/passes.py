@@ -13,17 +13,17 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from streamrf.engines.base import Engine, Pass
-from streamrf.errors import DataError, StorageError
 from streamrf.glimpse import Glimpse
-from streamrf.interrupts import Interrupted, deferred_interrupts
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.prepared import Prepared
-from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.marks import no_marks
-from streamrf.storing.checkpoint import Checkpoint, Clock, SavedPass
-from streamrf.units import format_count
+from streamrf.support.errors import DataError, StorageError
+from streamrf.support.interrupts import Interrupted, deferred_interrupts
+from streamrf.support.progress import Reporter
+from streamrf.support.storage.checkpoint import Checkpoint, Clock, SavedPass
+from streamrf.support.units import format_count
 
 S = TypeVar("S", bound=State)
 ROUTE, SUMS, MARKS = "route.", "sums.", "passes.marks"

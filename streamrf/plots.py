@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from streamrf.comparing.maps import Cell, Comparison, Spread
-from streamrf.errors import InputError, MissingDependencyError
-from streamrf.storing.files import atomic_write, refuse_existing
+from streamrf.support.errors import InputError, MissingDependencyError
+from streamrf.support.storage.files import atomic_write, refuse_existing
 
 FORMATS = ("png", "svg", "pdf")
 # A map has the same look in every picture. Maps of one family share a kind of line; colours stay apart for colour-blind

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.products.base import LIMITS
+from streamrf.support.errors import InputError
 
 
 @dataclass(frozen=True)

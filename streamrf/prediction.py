@@ -9,14 +9,14 @@ import numpy as np
 
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine, pieces, read_ahead
-from streamrf.errors import DataError, InputError
 from streamrf.model import Model
-from streamrf.reporting import Reporter
 from streamrf.sinks import Sink
 from streamrf.sources.base import Block, Source
 from streamrf.sources.spans import work_spans
 from streamrf.statistics.scores import Scores
-from streamrf.threads import Threads
+from streamrf.support.errors import DataError, InputError
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 
 SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20
 

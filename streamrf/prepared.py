@@ -17,7 +17,7 @@ from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import Weights
-from streamrf.storing import safejson
+from streamrf.support.storage import safejson
 from streamrf.targets import TargetCoding
 
 

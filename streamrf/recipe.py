@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import inf
 from typing import Any
 
-from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import make_kernel
 from streamrf.look import TASKS
 from streamrf.maps.binning import BinningMap, width_law
@@ -16,7 +15,8 @@ from streamrf.maps.frequencies import KINDS, Kind, kind_of
 from streamrf.maps.learning import Learning
 from streamrf.precision import PRECISIONS
 from streamrf.sources.screening import POLICIES
-from streamrf.storing import safejson
+from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.storage import safejson
 
 AUTO, NONE = "auto", "none"
 ANY, BINNING = "any", BinningMap.kind  # as maps: whatever the pilot finds best; random binning. All others are Fourier

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from streamrf.errors import DataError, FileFormatError
 from streamrf.precision import Precision
+from streamrf.support.errors import DataError, FileFormatError
 
 DIGITS = {"7": (6, 6), "8": (7, 5), "12": (11, 3)}  # bits of a digit, digits: 33 bits or more for a target
 RESOLUTION = 26  # bits that the targets seen in the scan take: the rest is head-room for later shards

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import memory
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
 from streamrf.kernels import make_kernel
@@ -32,7 +31,6 @@ from streamrf.planning.plans import Plan
 from streamrf.precision import make_precision
 from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
-from streamrf.reporting import Reporter
 from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
 from streamrf.routes.iterative import SAMPLE
 from streamrf.scaling.scaling import Scaling, fit_scaling
@@ -40,11 +38,13 @@ from streamrf.sources.base import Block, Source
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.moments import Moments
-from streamrf.storing.checkpoint import Checkpoint, SavedPass
-from streamrf.storing.files import check_free_space
+from streamrf.support import memory
+from streamrf.support.progress import Reporter
+from streamrf.support.storage.checkpoint import Checkpoint, SavedPass
+from streamrf.support.storage.files import check_free_space
+from streamrf.support.threads import Threads
+from streamrf.support.units import format_bytes, format_count
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
-from streamrf.units import format_bytes, format_count
 
 
 @dataclass

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.errors import InputError, NumericalError
 from streamrf.maps.base import FeatureMap
 from streamrf.solvers.ridge import JITTERS, NormalEquations
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.support.errors import InputError, NumericalError
+from streamrf.support.threads import Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
 
 if TYPE_CHECKING:
     from streamrf.model import Model
@@ -80,7 +80,7 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
 def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
     """Let a model that was loaded from ``path`` say how sure it is, by the sums that are kept beside it."""
     from streamrf.model import KIND, statistics_of
-    from streamrf.storing.archive import read_archive
+    from streamrf.support.storage.archive import read_archive
 
     if model.is_classifier or model.recipe.loss != "squared":
         what = "predicts classes" if model.is_classifier else f"was fitted by the {model.recipe.loss} loss"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.errors import DataError, InputError
 from streamrf.sources.base import Source, Span
 from streamrf.sources.retries import persistently
 from streamrf.sources.screening import missing_rows
 from streamrf.sources.spans import work_spans
+from streamrf.support.errors import DataError, InputError
 from streamrf.targets import TargetCoding
 
 READ_ROWS = 262_144

@@ -18,10 +18,10 @@ import dask
 import numpy as np
 from distributed import Client, LocalCluster
 
-from streamrf.reporting import Reporter
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
-from streamrf.threads import Threads
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 
 FAST = {
     "distributed.worker.multiprocessing-method": "forkserver",

@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from streamrf.errors import InputError
 from streamrf.kernels import KERNELS, Kernel, make_kernel
 from streamrf.maps.frequencies import Frequencies, draw
 from streamrf.maps.learning import UNTOLD, Learning
+from streamrf.support.errors import InputError
 
 COLUMNS = 6
 ALL = KERNELS

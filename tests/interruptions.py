@@ -3,7 +3,7 @@
 import os
 import signal
 
-from streamrf.reporting import Reporter
+from streamrf.support.progress import Reporter
 
 
 class Stops(Reporter):

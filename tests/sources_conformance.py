@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from streamrf.errors import DataError, InputError
 from streamrf.sources import Source, Span, open_source
 from streamrf.sources.spans import work_spans
+from streamrf.support.errors import DataError, InputError
 
 ROWS, COLUMNS = 97, 5
 X_TYPES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from streamrf.errors import FileFormatError
 from streamrf.sources.base import Block
-from streamrf.threads import Threads
+from streamrf.support.errors import FileFormatError
+from streamrf.support.threads import Threads
 
 
 def joined(blocks: list[Block]) -> Block:

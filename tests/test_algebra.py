@@ -27,18 +27,18 @@ from streamrf.algebra import (
     update,
 )
 from streamrf.algebra.strict import retrain
-from streamrf.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
-from streamrf.interrupts import Interrupted
 from streamrf.ledger import RowSet, ledger_of
 from streamrf.model import Model
 from streamrf.planning import plans as plan
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.shards import Shards
 from streamrf.sources.weighted import Weighted
-from streamrf.storing.archive import read_archive
-from streamrf.threads import Threads
+from streamrf.support.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Reporter
+from streamrf.support.storage.archive import read_archive
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, Training, train
 
 FIXED = Recipe(D=40, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 import streamrf
-from streamrf.errors import ExistsError, FileFormatError, InputError, MismatchError, StorageError
-from streamrf.storing import files, safejson
-from streamrf.storing.archive import PROTOCOL, check_target, is_archive, read_archive, write_archive
-from streamrf.storing.tensors import MAX_HEADER_BYTES, HashingReader, read_tensors, write_tensors
+from streamrf.support.errors import ExistsError, FileFormatError, InputError, MismatchError, StorageError
+from streamrf.support.storage import files, safejson
+from streamrf.support.storage.archive import PROTOCOL, check_target, is_archive, read_archive, write_archive
+from streamrf.support.storage.tensors import MAX_HEADER_BYTES, HashingReader, read_tensors, write_tensors
 
 GOLDEN = Path(__file__).parent / "golden"
 TYPES = ["int8", "uint8", "bool", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"]
@@ -127,7 +127,7 @@ def from_bytes(data):
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_layout_is_written_in_c_order(monkeypatch, shape, dtype, layout, piece_bytes):
-    monkeypatch.setattr("streamrf.storing.tensors.PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("streamrf.support.storage.tensors.PIECE_BYTES", piece_bytes)
     plain = (np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape).astype(dtype)
     array = {
         "C": lambda: plain,
@@ -286,7 +286,7 @@ def test_a_failed_overwrite_leaves_the_old_archive(path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("streamrf.storing.archive.write_tensors", fail)
+    monkeypatch.setattr("streamrf.support.storage.archive.write_tensors", fail)
     with pytest.raises(StorageError, match=r"Could not write .*free there\): no space is left"):
         write_archive(path, **sample(), overwrite=True)
     assert same(read_archive(path).arrays("weights"), sample_arrays())
@@ -550,7 +550,7 @@ def test_a_target_made_meanwhile_is_not_overwritten(tmp_path):
 
 CRASH = """
 import os, sys
-from streamrf.storing import files
+from streamrf.support.storage import files
 if sys.argv[2] == "no-exchange":
     files.exchange = lambda *_: False
 rename = os.rename
@@ -592,7 +592,7 @@ def test_the_leftovers_of_the_living_and_of_other_hosts_are_left_alone(tmp_path)
 def test_a_full_disk_gets_a_sentence_and_leaves_nothing(tmp_path):
     """A limit on file size stands in for a full disk: the write truly fails half way."""
     code = (
-        "import resource, sys; from streamrf.storing import files\n"
+        "import resource, sys; from streamrf.support.storage import files\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try: files.atomic_write(sys.argv[1], bytes(1_000_000))\n"
         "except files.StorageError as error: print(error)"

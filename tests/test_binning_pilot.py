@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from streamrf.errors import DataError
 from streamrf.pilot.widths import (
     Rows,
     WidthSearch,
@@ -12,7 +11,8 @@ from streamrf.pilot.widths import (
     default_grids,
     few_outputs,
 )
-from streamrf.threads import Threads
+from streamrf.support.errors import DataError
+from streamrf.support.threads import Threads
 
 
 def sample(n, seed=0, d=6):

@@ -11,20 +11,20 @@ from commands import done, everything_in, streamrf
 from interruptions import Stops
 from tables import labelled, smooth, write_zarr
 
-from streamrf.errors import BudgetError, InputError
-from streamrf.interrupts import Interrupted
 from streamrf.model import Model
 from streamrf.planning import binning as binning_plan
 from streamrf.planning.binning import CachePlan, cache_on_workers, choose_cache, plan_binning, settled_sizes
 from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.routes import binning as route
 from streamrf.sources import open_source
 from streamrf.sources.base import Span
 from streamrf.sources.memory import ArraySource
 from streamrf.statistics.sample import chosen_rows
-from streamrf.threads import Threads
+from streamrf.support.errors import BudgetError, InputError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, Training, train
 
 FIXED = Recipe(map="binning", grids=12, table_bits=8, pilot="none", scaling="standard", seed=3)

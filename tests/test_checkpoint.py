@@ -13,10 +13,10 @@ import fsspec
 import numpy as np
 import pytest
 
-from streamrf.errors import FileFormatError, MismatchError, MissingDependencyError, StorageError
 from streamrf.ledger import Ledger, RowSet
-from streamrf.storing.checkpoint import Checkpoint, Clock
-from streamrf.storing.storage import FsspecStorage, LocalStorage, open_storage, without_credentials
+from streamrf.support.errors import FileFormatError, MismatchError, MissingDependencyError, StorageError
+from streamrf.support.storage.backends import FsspecStorage, LocalStorage, open_storage, without_credentials
+from streamrf.support.storage.checkpoint import Checkpoint, Clock
 
 IDENTITY = {"data": "d1", "recipe": {"kernel": "gaussian", "D": 10}}
 
@@ -197,7 +197,7 @@ def test_clear_removes_our_files_only(place):
 
 
 def test_a_newer_protocol_is_refused(place):
-    from streamrf.storing import safejson
+    from streamrf.support.storage import safejson
 
     def newer(data):
         document = json.loads(data)
@@ -220,7 +220,7 @@ def test_a_save_that_fails_leaves_the_one_before(place, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("streamrf.storing.checkpoint.write_tensors", fail)
+        patch.setattr("streamrf.support.storage.checkpoint.write_tensors", fail)
         with pytest.raises(StorageError, match="Could not write"):
             save(checkpoint, 2)
     assert number_of(Checkpoint(place).load(IDENTITY)) == 1
@@ -230,7 +230,7 @@ def test_a_save_that_fails_leaves_the_one_before(place, monkeypatch):
 
 SAVE_FOR_EVER = """
 import sys, numpy as np
-from streamrf.storing.checkpoint import Checkpoint
+from streamrf.support.storage.checkpoint import Checkpoint
 from streamrf.ledger import RowSet
 identity = {"data": "d1", "recipe": {"kernel": "gaussian", "D": 10}}
 checkpoint = Checkpoint(sys.argv[1])

@@ -19,19 +19,19 @@ from commands import FAST, PROJECT, done, everything_in, run_alone, start, strea
 from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
-from streamrf import errors
 from streamrf.cli.train import default_out
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
 from streamrf.model import Model
 from streamrf.pilot.fourier import PilotRun
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
 from streamrf.statistics.moments import Moments
+from streamrf.support import errors
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -550,7 +550,7 @@ def test_a_damaged_model_is_refused(shelf, tmp_path):
 
 
 def test_no_space_is_noticed(shelf, tmp_path, monkeypatch):
-    monkeypatch.setattr("streamrf.storing.files.free_bytes", lambda path: 1000)
+    monkeypatch.setattr("streamrf.support.storage.files.free_bytes", lambda path: 1000)
     answer = streamrf("train", shelf / "train.zarr", *FAST, "--out", tmp_path / "m.model", "--quiet")
     check_refusal(answer, errors.StorageError, "needs .* and 1.00 kB are free")
     assert not everything_in(tmp_path)

@@ -23,7 +23,6 @@ from distributed import Client
 from tables import labelled, smooth, write_zarr
 
 import streamrf
-from streamrf import memory
 from streamrf.cli import main
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
@@ -31,17 +30,18 @@ from streamrf.engines.cluster.addresses import Address, connect
 from streamrf.engines.cluster.crew import Crew
 from streamrf.engines.cluster.errands import add_sums, orders_for, sum_rows
 from streamrf.engines.cluster.needs import STATES, worker_needs
-from streamrf.errors import BudgetError, ClusterError, DataError, InputError, MismatchError, StorageError
-from streamrf.interrupts import Interrupted
 from streamrf.ledger import RowSet
 from streamrf.model import Model
 from streamrf.prediction import evaluate_rows, predict_elsewhere, prediction_columns, predictions
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sinks import zarr as zarr_sink
 from streamrf.sinks.parts import open_parts
 from streamrf.sources import ArraySource, Span, open_source
-from streamrf.threads import Threads
+from streamrf.support import memory
+from streamrf.support.errors import BudgetError, ClusterError, DataError, InputError, MismatchError, StorageError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, Training, train
 
 FIXED = Recipe(D=48, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")

@@ -17,11 +17,11 @@ from streamrf.columns import Column, Columns, Handling, learning
 from streamrf.columns.arrow import as_levels
 from streamrf.columns.encoding import Encoder
 from streamrf.columns.learning import learn_columns
-from streamrf.errors import DataError, FileFormatError, InputError
 from streamrf.frames.base import Frame
 from streamrf.sources import Span, open_source
 from streamrf.sources.coding import learn_coding
-from streamrf.storing import safejson
+from streamrf.support.errors import DataError, FileFormatError, InputError
+from streamrf.support.storage import safejson
 
 
 class TableFrame(Frame):

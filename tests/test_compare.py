@@ -17,16 +17,16 @@ from streamrf import plots
 from streamrf.comparing import bounds, epsilon, grids
 from streamrf.comparing import maps as comparison
 from streamrf.comparing.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
-from streamrf.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import KINDS, draw, draw_phases, kind_of
 from streamrf.pilot.fourier import RIDGES
 from streamrf.planning import rates as calibrate
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
-from streamrf.threads import ALONE, Threads
+from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import ALONE, Threads
 
 PLAIN = Recipe(D=20, kernel="gaussian", length_scale=2.0, scaling="none", form="pairs", bits="float64")
 QUASI = ("halton", "sobol", "lattice", "digital-net")

@@ -7,8 +7,8 @@ import pytest
 from commands import FAST, done, streamrf
 from tables import smooth, write_zarr
 
-from streamrf import errors
 from streamrf.cli.config import to_toml
+from streamrf.support import errors
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.errors import FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
+from streamrf.support.errors import FileFormatError, InputError, MismatchError, NumericalError
 
 
 @dataclass

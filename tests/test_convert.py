@@ -24,7 +24,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
-from streamrf import errors
 from streamrf.conversion.budget import chunk_rows
 from streamrf.conversion.inputs import detect
 from streamrf.conversion.to_zarr import gathered
@@ -32,6 +31,7 @@ from streamrf.frames import types
 from streamrf.frames.blocks import line_blocks
 from streamrf.frames.csv import CsvFrame
 from streamrf.sources import Span, open_source
+from streamrf.support import errors
 
 ROWS = 500
 
@@ -263,7 +263,7 @@ def test_other_faults(tmp_path, numbers):
 SIZE, LIMIT = 8_000_000, 6_000_000
 SCRIPT = """
 import sys
-from streamrf import memory
+from streamrf.support import memory
 from streamrf.conversion import Conversion, convert
 from streamrf.frames import blocks
 memory.limit_heaps()
@@ -311,7 +311,7 @@ def test_memory_does_not_grow_with_the_file(form, kind, tmp_path):
 
 WHOLE = """
 import sys
-from streamrf import memory
+from streamrf.support import memory
 from streamrf.cli import main
 main(sys.argv[1:])  # ends the process where it fails
 print(memory.peak())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.maps.cosine import PackedCosines
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 
 def problem(n=301, d=7, count=100, seed=0, spread=1.0):

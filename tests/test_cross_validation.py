@@ -12,8 +12,6 @@ from statistics_conformance import StatisticConformance, assert_same, make_block
 from tables import labelled, smooth, write_zarr
 
 from streamrf.algebra import Statistics
-from streamrf.errors import InputError
-from streamrf.interrupts import Interrupted
 from streamrf.planning import plans as plan
 from streamrf.planning.plans import estimate_seconds, make_plan
 from streamrf.planning.rates import Rates
@@ -25,7 +23,9 @@ from streamrf.sources.base import Block
 from streamrf.statistics.folds import Folds, fold_of
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import chosen_rows
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, train
 from streamrf.validation import HAIR, FoldPath, GcvPath, LambdaWalk, generalised_error, squared_errors
 

@@ -19,13 +19,13 @@ from streamrf.algebra import accumulate, prepare
 from streamrf.cli import display
 from streamrf.engines.base import Pass
 from streamrf.glimpse import Glimpse, first_rows
-from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block, Span
 from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import SampleState, chosen_rows
-from streamrf.threads import ALONE
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import ALONE
 from streamrf.training import train
 
 QUICK = Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)

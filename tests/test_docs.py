@@ -12,10 +12,10 @@ import pytest
 from commands import PROJECT, streamrf
 from documents import LANGUAGES, RUN, blocks, make_programs, make_what_is_missing, pages
 
-from streamrf import errors
 from streamrf.cli import cli
 from streamrf.maps.frequencies import KINDS, kind_of
 from streamrf.pilot import fourier as pilot
+from streamrf.support import errors
 
 PAGES = {str(page.relative_to(PROJECT)): page for page in pages()}
 SHELL_MARKS = re.compile(r"[|<>&;*$]")

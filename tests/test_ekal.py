@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from streamrf.errors import DataError, InputError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learned import Clusters, Pairs, learn_ekal, learn_fresh, learn_kernel_features, sample_landmarks
@@ -26,6 +25,7 @@ from streamrf.maps.learned.ekal import (
     typical_size,
     weight_equations,
 )
+from streamrf.support.errors import DataError, InputError, MismatchError
 
 KERNELS = ("gaussian", "laplacian", "cauchy", "matern32")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError
-from streamrf.statistics import exact_sum
-from streamrf.statistics.exact_sum import (
+from streamrf.support import exact_sum
+from streamrf.support.errors import DataError
+from streamrf.support.exact_sum import (
     SQUARE_ORIGIN,
     add_column_squares,
     add_columns,

@@ -17,7 +17,6 @@ import pytest
 from commands import done, streamrf
 from tables import labelled, smooth
 
-from streamrf import errors
 from streamrf.columns import Handling
 from streamrf.columns.encoding import Encoder
 from streamrf.export import pipeline_of
@@ -26,7 +25,8 @@ from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource, Span, open_source
-from streamrf.threads import Threads
+from streamrf.support import errors
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, train
 
 SETTINGS = {"D": 64, "kernel": "gaussian", "length_scale": 3.0, "scaling": "standard", "bits": "8", "ridge": 1e-4}

@@ -31,16 +31,16 @@ from tables import smooth, write_zarr
 from streamrf.api import predict
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine, foreman
-from streamrf.errors import BudgetError, ClusterError, ExistsError, StorageError
-from streamrf.interrupts import Interrupted
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.base import Span
 from streamrf.sources.retries import WAITS, persistently
 from streamrf.sources.zarr import ZarrSource
 from streamrf.statistics.moments import Moments, moments_of
-from streamrf.threads import Threads
+from streamrf.support.errors import BudgetError, ClusterError, ExistsError, StorageError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, Training, train
 
 ROWS = 6000

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import linalg, optimize, special, stats
 
-from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import KINDS, Frequencies, check, draw, draw_phases, kind_of, lattice, stream
 from streamrf.maps.frequencies.aligned import (
@@ -28,6 +27,7 @@ from streamrf.maps.frequencies.lattice import lattice_points
 from streamrf.maps.frequencies.sequences import first_primes, halton_points, sobol_points
 from streamrf.maps.frequencies.weighted import nonnegative_solution, normal_equations
 from streamrf.maps.learning import Learning
+from streamrf.support.errors import FileFormatError, InputError
 
 GAUSSIAN = make_kernel("gaussian")
 SHORT = Learning(iterations=1, steps=1)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 
-from streamrf.errors import FileFormatError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.maps.scores import Scorer
@@ -19,8 +18,9 @@ from streamrf.statistics.opening import Opening
 from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import chosen_rows
+from streamrf.support.errors import FileFormatError, MismatchError
+from streamrf.support.threads import ALONE, Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import ALONE, Threads
 
 D, d, ROWS = 150, 4, 700
 

@@ -11,7 +11,7 @@ from scipy.linalg import hadamard
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.hadamard import padded_length, transform
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 KINDS = ("fastfood", "sorf")
 GAUSSIAN = make_kernel("gaussian", length_scale=2.0)

@@ -16,19 +16,19 @@ from tables import labelled, smooth, write_zarr
 
 import streamrf.planning.plans as plan
 from streamrf.engines.cluster import ClusterEngine
-from streamrf.errors import BudgetError, InputError, MismatchError
-from streamrf.interrupts import Interrupted
 from streamrf.losses import Huber
 from streamrf.planning.plans import make_plan
 from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.routes import newton
 from streamrf.routes.walk import Trial, next_block, next_ridge
 from streamrf.sources import ArraySource, open_source
 from streamrf.statistics import descent
 from streamrf.statistics.descent import Descent
-from streamrf.threads import ALONE, Threads
+from streamrf.support.errors import BudgetError, InputError, MismatchError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import ALONE, Threads
 from streamrf.training import Settings, Training, train
 
 FIXED = Recipe(

@@ -6,8 +6,6 @@ from interruptions import Stops
 from tables import smooth
 from test_gradient import make_gradient, table
 
-from streamrf.errors import BudgetError
-from streamrf.interrupts import Interrupted
 from streamrf.maps.fourier import FourierMap
 from streamrf.planning import iterative as planning
 from streamrf.planning import plans
@@ -18,7 +16,9 @@ from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
 from streamrf.statistics import sample
 from streamrf.statistics.kept_features import KeptFeatures
-from streamrf.threads import ALONE
+from streamrf.support.errors import BudgetError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.threads import ALONE
 from streamrf.training import Settings, train
 
 

@@ -7,7 +7,6 @@ from scipy import special, stats
 from sklearn.gaussian_process import kernels as gp
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
-from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import (
     KERNELS,
     Cauchy,
@@ -18,6 +17,7 @@ from streamrf.kernels import (
     make_kernel,
     median_length_scale,
 )
+from streamrf.support.errors import FileFormatError, InputError
 
 NAMES = (*KERNELS, "matern:0.3", "matern:4")
 

@@ -8,7 +8,6 @@ from commands import streamrf
 
 from streamrf.comparing.maps import Bench, compare
 from streamrf.comparing.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
-from streamrf.errors import InputError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learned import Pairs
@@ -16,7 +15,8 @@ from streamrf.maps.learned.ekal import fit_weights, relative_error
 from streamrf.recipe import Recipe
 from streamrf.sources.base import Block
 from streamrf.sources.memory import ArraySource
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError
+from streamrf.support.threads import Threads
 
 pytest.importorskip("matplotlib")
 PLAIN = Recipe(kernel="gaussian", scaling="standard", form="pairs", bits="float64", length_scale=1.0)

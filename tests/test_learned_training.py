@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from commands import streamrf
 
-from streamrf.errors import InputError
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learning import Learning
@@ -23,7 +22,8 @@ from streamrf.pilot.learning_story import learning_rows, map_sentence, with_name
 from streamrf.planning.learning import learning_bytes
 from streamrf.recipe import Recipe
 from streamrf.sources.memory import ArraySource
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, train
 
 PROJECT = str(Path(__file__).resolve().parents[1])
@@ -131,7 +131,7 @@ def test_a_learned_model_loads_and_predicts_without_learning_code(tmp_path, supe
     script = """
 import sys, numpy as np
 from streamrf.model import Model
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 with Threads(1) as threads:
     np.save("scores.npy", Model.load("m.model").scores(np.load("X.npy"), threads))
 assert not [name for name in sys.modules if name.startswith(("streamrf.maps.learned", "sklearn"))]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet
 from streamrf.sources.base import Span
+from streamrf.support.errors import FileFormatError, InputError, MismatchError
 
 N = 40
 row_sets = st.sets(st.integers(0, N - 1))

@@ -12,20 +12,20 @@ import zarr
 from commands import PROJECT, streamrf
 from tables import smooth
 
-from streamrf import memory
 from streamrf.pilot.sampling import _read, draw_sample, random_runs
 from streamrf.planning.plans import COMPILED, estimate_seconds, make_plan
 from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource
 from streamrf.sources.zarr import ZarrSource
+from streamrf.support import memory
 
 FIXED = ("--pilot", "none", "--length-scale", "3", "--lambda", "1e-6", "--threads", "2", "--no-checkpoint", "--json")
 
 # Runs a command, then says what the process held at its worst.
 MEASURED = """
 import json, sys
-from streamrf import memory
+from streamrf.support import memory
 from streamrf.cli import main
 main(sys.argv[1:])
 print(json.dumps({"peak": memory.peak()}))
@@ -170,7 +170,7 @@ def test_a_plan_that_does_not_fit_shows_itself_and_says_both_numbers(tmp_path):
 
 
 def test_peak_memory_is_our_own_and_not_our_parents():
-    code = "from streamrf import memory; print(memory.peak())"
+    code = "from streamrf.support import memory; print(memory.peak())"
     ballast = np.ones(50_000_000)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
     assert int(child.stdout) < ballast.nbytes / 2

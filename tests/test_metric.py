@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.errors import InputError
 from streamrf.maps.learned import Judged, apply_factor, gradient_outer_product, learn_metric
 from streamrf.maps.learned.metric import root
 from streamrf.pilot.fourier import PilotRun
 from streamrf.pilot.metric import few_outputs, forms_for
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Block
+from streamrf.support.errors import InputError
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))

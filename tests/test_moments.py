@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from statistics_conformance import StatisticConformance, make_blocks
 
-from streamrf.errors import DataError
 from streamrf.sources.base import Block
 from streamrf.statistics import moments as moments_module
 from streamrf.statistics.moments import Moments
-from streamrf.threads import Threads
+from streamrf.support.errors import DataError
+from streamrf.support.threads import Threads
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 tables = hnp.arrays(np.float64, st.tuples(st.integers(1, 8), st.just(2)), elements=finite)

@@ -7,7 +7,6 @@ import pytest
 from test_conjugate_gradients import DenseSystem
 from test_gradient import D, features, make_gradient, table
 
-from streamrf.errors import NumericalError
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.precision import make_precision
@@ -16,7 +15,8 @@ from streamrf.solvers.eigen_factor import EigenFactor, leading
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.spectrum import Spectrum
-from streamrf.threads import ALONE, Threads
+from streamrf.support.errors import NumericalError
+from streamrf.support.threads import ALONE, Threads
 
 
 def sample(bits="8", rows=90, weights=None, threads=ALONE):

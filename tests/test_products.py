@@ -10,7 +10,7 @@ from streamrf.products.base import PANEL, Product
 from streamrf.products.blas import BlasProduct
 from streamrf.products.integer import ByteProduct, IntegerProduct
 from streamrf.statistics.gram import MAX_ROWS
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 CASES = [(bits, name) for bits in LIMITS for name in proven_products(bits)]
 

@@ -10,7 +10,7 @@ from commands import FAST, PROJECT, done
 from tables import labelled, smooth, write_zarr
 
 import streamrf
-from streamrf import errors
+from streamrf.support import errors
 
 HEAVY = ("dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "rich", "scipy", "sklearn", "zarr", "matplotlib")
 QUICK = streamrf.Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)

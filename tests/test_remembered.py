@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tables import smooth
 
-from streamrf.errors import DataError
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Span
 from streamrf.sources.remembered import Remembered
+from streamrf.support.errors import DataError
 
 
 class Reads(ArraySource):

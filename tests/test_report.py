@@ -14,7 +14,7 @@ from streamrf.report import curves, make_report
 from streamrf.report.evidence import gather_evidence, row_set
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.sources import ArraySource, open_source
-from streamrf.threads import ALONE, Threads
+from streamrf.support.threads import ALONE, Threads
 
 EVERYTHING = {"errors", "learning", "inputs", "search", "spectrum", "kernel", "cost", "settings", "provenance"}
 

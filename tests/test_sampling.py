@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError, StorageError
 from streamrf.pilot.sampling import draw_sample, random_runs
 from streamrf.sources import ArraySource
+from streamrf.support.errors import DataError, StorageError
 
 N = 10_000
 X = np.arange(N, dtype=np.float64)[:, None]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.scaling.kernels import _log1p
 from streamrf.scaling.scaling import (
     EIGENVALUE_FLOOR,
@@ -17,6 +16,7 @@ from streamrf.scaling.scaling import (
     heavy_tailed,
 )
 from streamrf.statistics.moments import moments_of
+from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 
 CHANGING = tuple(kind for kind in SCALINGS if kind != "none")
 

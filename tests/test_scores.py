@@ -9,8 +9,8 @@ from sklearn.metrics import roc_auc_score
 from streamrf.calibration import Calibration
 from streamrf.sources.base import Block
 from streamrf.statistics.scores import Scores
+from streamrf.support.threads import ALONE
 from streamrf.targets import TargetCoding
-from streamrf.threads import ALONE
 
 
 class Scored:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sources_conformance import NAMES, ROWS, make_X, make_y, write_parquet
 
-from streamrf.errors import DataError, InputError
 from streamrf.sources import ArraySource, Block, Source, Span, open_source
 from streamrf.sources.screening import is_clean, missing_rows, screen
+from streamrf.support.errors import DataError, InputError
 
 
 class TestScreening:

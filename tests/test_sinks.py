@@ -21,7 +21,6 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import ExistsError, InputError, StorageError
 from streamrf.sinks import ENDINGS, UNKNOWN, Sink, open_sink
 from streamrf.sinks import parquet as parquet_module
 from streamrf.sinks import zarr as zarr_module
@@ -29,6 +28,7 @@ from streamrf.sinks.base import RowBuffer
 from streamrf.sinks.encoded import StreamSink
 from streamrf.sinks.parts import open_parts, write_part
 from streamrf.sources import Span, open_source
+from streamrf.support.errors import ExistsError, InputError, StorageError
 
 N = 100
 COLUMNS: list[tuple[str, Any]] = [("label", "U12"), ("score", "f4"), ("chance", "f8"), ("code", "i8"), ("sure", "?")]
@@ -293,7 +293,7 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, signal, sys, os, errno
 import numpy as np
-from streamrf.errors import StorageError
+from streamrf.support.errors import StorageError
 from streamrf.sinks import open_sink
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder = sys.argv[1]

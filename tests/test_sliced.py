@@ -9,11 +9,11 @@ import pytest
 from scipy import sparse
 from sources_conformance import ROWS, SourceConformance, make_X
 
-from streamrf.errors import InputError
 from streamrf.estimators.batch import Batch
 from streamrf.estimators.inputs import is_stored, stored_source
 from streamrf.sources import ArraySource, Span
 from streamrf.sources.sliced import SlicedSource, is_sliced
+from streamrf.support.errors import InputError
 
 
 class Given(SourceConformance):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError, FileFormatError, InputError, MismatchError, StorageError
 from streamrf.maps.binning import BinningMap, GammaWidths
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.slots import DISK, MEMORY, NOWHERE, SlotCache, SlotMaker, SlotSource, let_go
@@ -21,8 +20,9 @@ from streamrf.sources.memory import ArraySource
 from streamrf.statistics.bins import Bins, BinsProduct
 from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.sample import chosen_rows
+from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, StorageError
+from streamrf.support.threads import ALONE, Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import ALONE, Threads
 
 ROWS, GRIDS, BITS = 400, 5, 6
 X = np.random.default_rng(0).standard_normal((ROWS, 3)).astype(np.float32)

@@ -13,8 +13,8 @@ import pytest
 import zarr
 from sources_conformance import COLUMNS, ROWS, make_X, make_y, write_parquet, write_zarr
 
-from streamrf.errors import DataError, InputError, StorageError
 from streamrf.sources import Span, open_source
+from streamrf.support.errors import DataError, InputError, StorageError
 
 
 class TestWhatIsWrong:

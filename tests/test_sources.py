@@ -19,12 +19,12 @@ import zarr
 from s3_server import s3_bucket
 from sources_conformance import NAMES, ROWS, SourceConformance, make_X, make_y, write_parquet, write_zarr
 
-from streamrf.errors import DataError, InputError, MissingDependencyError, StorageError
 from streamrf.sources import ArraySource, Source, Span, open_source
 from streamrf.sources import locations as locations_module
 from streamrf.sources.locations import is_pattern
 from streamrf.sources.open import parquet_files
 from streamrf.sources.spans import work_spans
+from streamrf.support.errors import DataError, InputError, MissingDependencyError, StorageError
 
 FEW_TYPES, FEW_KINDS = ["f4", "i8"], ["int", "text"]  # where another class tries them all
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import InputError
 from streamrf.sources import ArraySource, Span
 from streamrf.sources.readahead import ReadAhead
 from streamrf.sources.spans import work_spans
+from streamrf.support.errors import InputError
 
 
 class FakeSource(ArraySource):

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from commands import FAST, PROJECT, done, streamrf
 
-from streamrf import errors
 from streamrf.algebra import Statistics
 from streamrf.cli import main
 from streamrf.export import pipeline_of
 from streamrf.export.numpy_script import write_script
 from streamrf.model import Model
 from streamrf.sources import Span, open_source
+from streamrf.support import errors
 
 ROWS = 900
 
@@ -212,12 +212,12 @@ def test_rows_are_answered_as_they_come(shelf):
 
 SCRIPT = """
 import io, sys
-from streamrf import memory
+from streamrf.support import memory
 from streamrf.model import Model
 from streamrf.sinks.encoded import StreamSink
 from streamrf.streams.predicting import StreamPredictor, stream_columns
 from streamrf.streams.reading import read_tables
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 memory.limit_heaps()
 
 class Rows(io.RawIOBase):

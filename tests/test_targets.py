@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import DataError
 from streamrf.look import TargetScan, infer_task, settle_targets
 from streamrf.precision import make_precision
+from streamrf.support.errors import DataError
 from streamrf.targets import DIGITS, TargetCoding
 
 EXACT = [make_precision(name) for name in DIGITS]

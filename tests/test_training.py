@@ -6,17 +6,17 @@ from interruptions import Stops
 from sklearn.kernel_ridge import KernelRidge
 from tables import labelled, smooth, write_zarr
 
-from streamrf.errors import BudgetError, DataError, InputError, MismatchError
-from streamrf.interrupts import Interrupted
 from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
 from streamrf.pilot.sampling import draw_sample
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.sources import ArraySource, open_source
 from streamrf.statistics.gram import Gram
-from streamrf.threads import Threads
+from streamrf.support.errors import BudgetError, DataError, InputError, MismatchError
+from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, Training, train
 
 FIXED = Recipe(D=64, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")

@@ -9,10 +9,10 @@ from streamrf.pilot import fourier
 from streamrf.pilot.fourier import PilotRun
 from streamrf.pilot.trend import FAR, ROWS_A_FEATURE, STEEPEST, lowest, power, reach
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources.base import Block
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
 
 FEW = 64
 

@@ -9,7 +9,6 @@ from commands import done, streamrf
 from scipy.stats import multivariate_normal
 from tables import labelled, smooth, write_zarr
 
-from streamrf.errors import InputError
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.model import Model
@@ -19,8 +18,9 @@ from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources import ArraySource
 from streamrf.sources.base import Block
 from streamrf.statistics.gram import Gram
+from streamrf.support.errors import InputError
+from streamrf.support.threads import ALONE
 from streamrf.targets import TargetCoding
-from streamrf.threads import ALONE
 from streamrf.training import Settings, train
 from streamrf.uncertainty import Posterior, attach_posterior, best_ridge
 

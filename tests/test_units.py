@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.errors import InputError
-from streamrf.units import format_bytes, format_count, format_seconds, parse_bytes, parse_seconds
+from streamrf.support.errors import InputError
+from streamrf.support.units import format_bytes, format_count, format_seconds, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(

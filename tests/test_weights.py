@@ -7,14 +7,14 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 from tables import write_zarr
 
 from streamrf.calibration import Calibration
-from streamrf.errors import DataError, InputError
 from streamrf.planning.plans import make_plan
 from streamrf.recipe import Recipe
 from streamrf.sources import ArraySource, open_source
 from streamrf.sources.base import Span
 from streamrf.statistics.folds import fold_of
+from streamrf.support.errors import DataError, InputError
+from streamrf.support.threads import ALONE
 from streamrf.targets import TargetCoding
-from streamrf.threads import ALONE
 from streamrf.training import Settings, train
 from streamrf.weighting import Weighting
 

@@ -13,7 +13,7 @@ from benchlib import peak
 from benchlib.context import Context
 from benchlib.results import Cell, rounded
 from benchlib.tables import CHUNK, generated
-from streamrf.clocks import in_turn
+from streamrf.support.timing import in_turn
 
 MINUTES = "about 4 minutes"
 INPUTS = 54
@@ -43,7 +43,7 @@ def machine_peak(context: Context) -> Cell:
 def gram_rates(context: Context, D: int) -> Cell:
     """Billions of operations a second of the full product 2 n D^2: BLAS in floats, ours in integers."""
     from streamrf.products import LIMITS, PRODUCT_ROWS, Layout, proven_products
-    from streamrf.threads import Threads
+    from streamrf.support.threads import Threads
 
     rows = 512 if context.quick else PRODUCT_ROWS
     rng, layout = np.random.default_rng(0), Layout(D)
@@ -75,7 +75,7 @@ def map_rates(context: Context, D: int) -> Cell:
     from streamrf.maps.build import build_fourier
     from streamrf.precision import make_precision
     from streamrf.products import choose_product
-    from streamrf.threads import Threads
+    from streamrf.support.threads import Threads
 
     rows = 512 if context.quick else 16_384
     X = np.random.default_rng(0).standard_normal((rows, INPUTS), dtype=np.float32)

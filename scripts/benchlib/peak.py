@@ -10,9 +10,20 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from streamrf.clocks import seconds_of
-from streamrf.simd import I16, I32, I64, aligned_empty, call, constant, dot_pairs, host_features, lanes, pinned
-from streamrf.threads import Threads
+from streamrf.support.simd import (
+    I16,
+    I32,
+    I64,
+    aligned_empty,
+    call,
+    constant,
+    dot_pairs,
+    host_features,
+    lanes,
+    pinned,
+)
+from streamrf.support.threads import Threads
+from streamrf.support.timing import seconds_of
 
 SUMS = 12  # independent accumulators: more than the instruction has cycles of latency, times two units
 

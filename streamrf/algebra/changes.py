@@ -9,15 +9,15 @@ from pathlib import Path
 
 from streamrf.algebra.agreement import check_source, check_targets
 from streamrf.algebra.statistics import Statistics
-from streamrf.errors import InputError, MismatchError
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets
 from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
-from streamrf.storing.checkpoint import Checkpoint
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError, MismatchError
+from streamrf.support.progress import Reporter
+from streamrf.support.storage.checkpoint import Checkpoint
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, Training
 
 DIRECT = "cholesky"  # what sums are solved by, and so what a pass that makes them is planned for

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from streamrf import memory
-from streamrf.errors import BudgetError
 from streamrf.planning.plans import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
-from streamrf.storing.archive import read_archive
-from streamrf.units import format_bytes
+from streamrf.support import memory
+from streamrf.support.errors import BudgetError
+from streamrf.support.storage.archive import read_archive
+from streamrf.support.units import format_bytes
 
 
 def check_budget(paths: Sequence[str | Path], budget: int | None, *, states: int) -> None:

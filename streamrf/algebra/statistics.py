@@ -12,7 +12,6 @@ import numpy as np
 
 from streamrf.algebra.agreement import check_possible, check_room_for, check_same
 from streamrf.calibration import Calibration
-from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.ledger import Ledger
 from streamrf.model import Model, statistics_of, versions
 from streamrf.prepared import Prepared
@@ -20,9 +19,10 @@ from streamrf.products import Layout
 from streamrf.products.there import ChosenThere
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.gram import Gram, GramState
-from streamrf.storing.archive import Archive, read_archive, write_archive
+from streamrf.support.errors import FileFormatError, InputError, MismatchError
+from streamrf.support.storage.archive import Archive, read_archive, write_archive
+from streamrf.support.threads import Threads
 from streamrf.targets import REGRESSION
-from streamrf.threads import Threads
 from streamrf.validation import GcvPath
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"

@@ -13,8 +13,8 @@ import click
 
 from streamrf import __version__
 from streamrf.cli.config import with_config
-from streamrf.errors import StreamRFError
-from streamrf.interrupts import Interrupted
+from streamrf.support.errors import StreamRFError
+from streamrf.support.interrupts import Interrupted
 
 COMMANDS = {
     "convert": "Convert CSV, LIBSVM, HDF5, ... to chunked zarr or parquet.",
@@ -75,7 +75,7 @@ def cli() -> None:
       streamrf evaluate data.model test.zarr
       streamrf predict data.model new.parquet --out predictions.parquet
     """
-    from streamrf.memory import limit_heaps
+    from streamrf.support.memory import limit_heaps
 
     limit_heaps()
 

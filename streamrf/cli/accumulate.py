@@ -31,7 +31,7 @@ def command(prepared: str, data: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.algebra import accumulate, load_prepared
     from streamrf.cli.statistics import report, show, working
-    from streamrf.storing.archive import check_target
+    from streamrf.support.storage.archive import check_target
 
     start, out, overwrite = time.monotonic(), Path(options["out"]), options["overwrite"]
     check_target(out, overwrite)

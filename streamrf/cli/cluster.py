@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from streamrf.reporting import Reporter
+from streamrf.support.progress import Reporter
 
 _OPTIONS = (
     click.option("--scheduler", metavar="ADDRESS", help="Use a Dask cluster: tcp://HOST:8786, tls://..., or the"
@@ -50,7 +50,7 @@ def cluster_engine(
 
 
 def _refuse_stray_certificates(cluster: dict[str, Any]) -> None:
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     if any(cluster.values()):
         raise InputError("certificates are for a cluster: give --scheduler tls://HOST:PORT too")

@@ -42,7 +42,7 @@ def asked_of_columns(options: dict[str, Any]) -> list[str]:
 
 def refuse_arrays(asked: list[str], source: Any) -> None:
     """InputError where columns are to be chosen or coded and a part of the source is an array, which is read whole."""
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     array = source.first_array()
     if asked and array is not None:

@@ -80,7 +80,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     from streamrf.cli.display import make_reporter
     from streamrf.comparing.maps import compare
     from streamrf.plots import check_picture
-    from streamrf.threads import Threads
+    from streamrf.support.threads import Threads
 
     names = ("as_json", "quiet", "plot", "frequencies", "overwrite", "threads", "rows", "seeds", "landmarks")
     as_json, quiet, plot, drawn, overwrite, count, rows, seeds, text = (options.pop(name) for name in names)
@@ -124,7 +124,7 @@ def _listed(text: str | None) -> list[str] | None:
 
 
 def _numbers(option: str, text: str) -> list[int]:
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     parts = _listed(text)
     if not parts or not all(part.isdecimal() for part in parts):
@@ -134,7 +134,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 def show(found: Any, plot: str | None, drawn: str | None = None) -> None:
     """For each D a block of lines, the most faithful map first."""
-    from streamrf.units import format_seconds
+    from streamrf.support.units import format_seconds
 
     kernel = found.kernel
     click.echo(

@@ -58,7 +58,7 @@ def read_table(path: Path, command: click.Command, *, needed: bool) -> dict[str,
     """The table of a command, by the names of its parameters."""
     import tomllib
 
-    from streamrf.errors import InputError, StorageError
+    from streamrf.support.errors import InputError, StorageError
 
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -88,7 +88,7 @@ def setting_names(command: click.Command) -> dict[str, click.Parameter]:
 def _saving(command: click.Command, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def wrapped(config: str | None = None, save_config: str | None = None, **params: Any) -> Any:
-        from streamrf.storing.files import atomic_write, refuse_existing
+        from streamrf.support.storage.files import atomic_write, refuse_existing
 
         if save_config:
             refuse_existing(Path(save_config))

@@ -53,7 +53,7 @@ def command(source: str, out: str, **options: Any) -> None:  # fmt: skip
     """
     from streamrf.cli.display import make_reporter
     from streamrf.conversion import Conversion, convert
-    from streamrf.units import format_count
+    from streamrf.support.units import format_count
 
     start = time.monotonic()
     as_json, quiet, overwrite = (options.pop(name) for name in ("as_json", "quiet", "overwrite"))

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from streamrf import memory
-from streamrf.reporting import Reporter
-from streamrf.units import format_bytes, format_count, format_seconds
+from streamrf.support import memory
+from streamrf.support.progress import Reporter
+from streamrf.support.units import format_bytes, format_count, format_seconds
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 SPARKS = "▁▂▃▄▅▆▇█"

@@ -29,7 +29,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     from streamrf.columns.document import describe_unknown
     from streamrf.model import Model
     from streamrf.prediction import evaluate_rows
-    from streamrf.threads import Threads
+    from streamrf.support.threads import Threads
 
     as_json, quiet, nan = (options.pop(k) for k in ("as_json", "quiet", "nan"))
     loaded = Model.load(model)

@@ -25,9 +25,9 @@ def command(model: str, onnx: str | None, script: str | None, overwrite: bool, a
       streamrf export data.model --onnx data.onnx
       streamrf export data.model --numpy predict_data.py
     """
-    from streamrf.errors import InputError
     from streamrf.export import pipeline_of
     from streamrf.model import Model
+    from streamrf.support.errors import InputError
 
     if not (onnx or script):
         raise InputError("what is to be written? name a file with --onnx OUT.onnx or --numpy OUT.py")

@@ -55,7 +55,7 @@ def command(model: str, shards: tuple[str, ...], **options: Any) -> None:
 
 
 def _check(shards: tuple[str, ...], strict: bool, rest: tuple[str, ...], options: dict[str, Any]) -> None:
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     if strict != bool(rest):
         raise InputError("--strict trains anew on the shards that stay: name each of them with --data, and only then")
@@ -103,10 +103,10 @@ def _train_anew(
 
 def _coded_anew(old: Any, stays: Any, rest: tuple[str, ...], work: Any, options: dict[str, Any]) -> Any:
     """The shards that stay, their columns coded as is learned from them alone; a zarr store has its coding itself."""
-    from streamrf.errors import InputError
     from streamrf.sources import open_source
     from streamrf.sources.coding import learn_coding
     from streamrf.sources.open import parquet_files
+    from streamrf.support.errors import InputError
 
     place = list(rest)
     if old.columns is None or not parquet_files(place):

@@ -21,7 +21,7 @@ def command(path: str, as_json: bool, **options: Any) -> None:
       streamrf inspect data.model
       streamrf inspect data.zarr --json
     """
-    from streamrf.storing.archive import is_archive
+    from streamrf.support.storage.archive import is_archive
 
     document = _archive(path) if is_archive(path) else _data(path, options)
     if as_json:
@@ -46,7 +46,7 @@ def _short(value: Any) -> str:
 
 
 def _archive(path: str) -> dict[str, Any]:
-    from streamrf.storing.archive import read_archive
+    from streamrf.support.storage.archive import read_archive
 
     kind = read_archive(path).kind
     return _statistics(path, kind) if kind in ("statistics", "prepared") else _model(path)
@@ -60,7 +60,7 @@ def _statistics(path: str, kind: str) -> dict[str, Any]:
     """Without reading the sums, which may be large."""
     from streamrf.algebra import load_prepared
     from streamrf.ledger import Ledger
-    from streamrf.storing.archive import read_archive
+    from streamrf.support.storage.archive import read_archive
     from streamrf.training import chosen
 
     prepared, document = load_prepared(path), read_archive(path).document(kind)

@@ -44,7 +44,7 @@ def _asks_for_fourier(options: dict[str, Any]) -> bool:
 
 
 def _refuse_fourier(options: dict[str, Any]) -> None:
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     for name, instead in NOT_OF_BINNING.items():
         if options.get(name) not in (None, "auto"):
@@ -52,7 +52,7 @@ def _refuse_fourier(options: dict[str, Any]) -> None:
 
 
 def _refuse_grids(options: dict[str, Any], name: str) -> None:
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     what = f"--{name.replace('_', '-')} {options[name]}"
     why = f"--map {options['map']}" if options["map"] != "auto" else f"--D {options['D']}"

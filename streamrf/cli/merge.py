@@ -34,9 +34,9 @@ def command(parts: tuple[str, ...], **options: Any) -> None:
     from streamrf.algebra.changes import combine
     from streamrf.algebra.memory import check_budget
     from streamrf.cli.statistics import report, show, write
-    from streamrf.errors import InputError
-    from streamrf.storing.archive import check_target
-    from streamrf.threads import Threads
+    from streamrf.support.errors import InputError
+    from streamrf.support.storage.archive import check_target
+    from streamrf.support.threads import Threads
 
     out, overwrite = Path(options["out"]), options["overwrite"]
     if options["statistics_only"] and options["ridge"]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from streamrf.cli.maps import grids_option, settle_map, table_bits_option
-from streamrf.units import parse_bytes, parse_seconds
+from streamrf.support.units import parse_bytes, parse_seconds
 
 F = Callable[..., Any]
 
@@ -188,9 +188,9 @@ def _names(text: str | None) -> list[str] | None:
 
 def make_recipe(options: dict[str, Any], *, comparable: bool = True) -> Any:
     """A Recipe from the recipe options; gamma becomes a length scale. ``comparable``: random binning would do too."""
-    from streamrf.errors import InputError
     from streamrf.kernels import make_kernel
     from streamrf.recipe import Recipe
+    from streamrf.support.errors import InputError
 
     settle_map(options, comparable=comparable)
     gamma = options.pop("gamma")
@@ -204,8 +204,8 @@ def make_recipe(options: dict[str, Any], *, comparable: bool = True) -> Any:
 
 def make_settings(options: dict[str, Any], out: Path) -> Any:
     """How the pass is carried out, from the run, memory and checkpoint options."""
-    from streamrf.errors import InputError
-    from streamrf.storing.checkpoint import Checkpoint
+    from streamrf.support.errors import InputError
+    from streamrf.support.storage.checkpoint import Checkpoint
     from streamrf.training import Settings
 
     place, none = options.pop("checkpoint"), options.pop("no_checkpoint")

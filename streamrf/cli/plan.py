@@ -51,8 +51,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.comparing.epsilon import assess
     from streamrf.planning.choose import estimate_run, plan_run
-    from streamrf.reporting import Reporter
-    from streamrf.threads import Threads
+    from streamrf.support.progress import Reporter
+    from streamrf.support.threads import Threads
 
     as_json, budget = options.pop("as_json"), options.pop("memory")
     count, epsilon, delta = (options.pop(name) for name in ("threads", "epsilon", "delta"))
@@ -78,7 +78,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
 
 def _show(data: str, plan: Any, error: Any) -> None:
     from streamrf.cli.display import print_table
-    from streamrf.units import format_bytes, format_seconds
+    from streamrf.support.units import format_bytes, format_seconds
 
     rows = [("data", data), ("solver", plan.solver), ("why", plan.why), ("passes", str(plan.passes))]
     rows += [("slots", plan.cache.why)] if plan.cache else []

@@ -55,7 +55,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
     from streamrf.columns.document import describe_unknown
     from streamrf.model import Model
     from streamrf.prediction import prediction_columns
-    from streamrf.units import format_count
+    from streamrf.support.units import format_count
 
     as_json, quiet, proba, out = (options.pop(k) for k in ("as_json", "quiet", "proba", "out"))
     _check_streams(data, out, as_json)
@@ -81,7 +81,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
 
 
 def _be_sure(model: Any, path: str, count: int | None) -> None:
-    from streamrf.threads import Threads
+    from streamrf.support.threads import Threads
     from streamrf.uncertainty import attach_posterior
 
     with Threads(count) as threads:
@@ -89,7 +89,7 @@ def _be_sure(model: Any, path: str, count: int | None) -> None:
 
 
 def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     if STREAM in data and len(data) > 1:
         raise InputError(f"standard input (-) is the only data or none of it, and {len(data)} are named")
@@ -99,7 +99,7 @@ def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
 
 def _refuse_parts(options: dict[str, Any]) -> None:
     """Rows as they come are predicted here, and their columns are found by the names that the model knows."""
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     names = ("workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "target", "features", "exclude")
     given = next((name for name in names if options[name]), None)
@@ -132,7 +132,7 @@ class _Job:
         from streamrf.sinks import UNKNOWN
         from streamrf.streams.predicting import StreamPredictor, stream_columns
         from streamrf.streams.reading import tables_at
-        from streamrf.threads import Threads
+        from streamrf.support.threads import Threads
 
         where = "standard input" if location == STREAM else location
         with Threads(self.options["threads"]) as threads, self._sink(UNKNOWN) as sink:
@@ -143,7 +143,7 @@ class _Job:
     def source(self, data: tuple[str, ...], cluster: dict[str, Any]) -> tuple[int, dict[str, int]]:
         """Tables that are read in parts, here or by a cluster."""
         from streamrf.prediction import predict_elsewhere, predict_rows
-        from streamrf.threads import Threads
+        from streamrf.support.threads import Threads
 
         source = open_data(data, self.options, need_targets=False, known=self.model)
         told = {"reporter": self.reporter, "proba": self.proba}

@@ -40,8 +40,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     from streamrf.algebra import Work, prepare, save_prepared
     from streamrf.cli.display import make_reporter
     from streamrf.cli.statistics import show
-    from streamrf.storing.archive import check_target
-    from streamrf.threads import Threads
+    from streamrf.support.storage.archive import check_target
+    from streamrf.support.threads import Threads
     from streamrf.training import Settings, chosen
 
     as_json, quiet, classes = (options.pop(name) for name in ("as_json", "quiet", "classes"))

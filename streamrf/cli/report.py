@@ -34,7 +34,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     from streamrf.model import Model
     from streamrf.report import make_report
     from streamrf.report.build import check_report
-    from streamrf.threads import Threads
+    from streamrf.support.threads import Threads
 
     start, out = time.monotonic(), Path(options["out"] or f"{model.rstrip('/')}.html")
     check_report(out, overwrite=options["overwrite"])

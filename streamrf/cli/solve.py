@@ -32,8 +32,8 @@ def command(statistics: str, **options: Any) -> None:
     from streamrf.algebra import Statistics
     from streamrf.algebra.memory import check_budget
     from streamrf.cli.statistics import report, show
-    from streamrf.storing.archive import check_target
-    from streamrf.threads import Threads
+    from streamrf.support.storage.archive import check_target
+    from streamrf.support.threads import Threads
 
     out = Path(options["out"] or Path(statistics).with_suffix(".model"))
     check_target(out, options["overwrite"])
@@ -48,7 +48,7 @@ def command(statistics: str, **options: Any) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):

@@ -47,7 +47,7 @@ def working(options: dict[str, Any], out: Path) -> Iterator[Any]:
     from streamrf.algebra import Work
     from streamrf.algebra.changes import clear_checkpoint
     from streamrf.cli.display import make_reporter
-    from streamrf.threads import Threads
+    from streamrf.support.threads import Threads
 
     settings, cluster = make_settings(options, out), pop_cluster(options)
     reporter = make_reporter(quiet=options.pop("quiet") or options["as_json"])
@@ -61,7 +61,7 @@ def working(options: dict[str, Any], out: Path) -> Iterator[Any]:
 
 def place(read: str, options: dict[str, Any]) -> tuple[Path, bool]:
     """Where the result goes, and whether something there may be replaced."""
-    from streamrf.storing.archive import check_target
+    from streamrf.support.storage.archive import check_target
 
     out, overwrite = options.pop("out"), options.pop("overwrite")
     target, replaces = Path(out or read), overwrite or out is None
@@ -71,8 +71,8 @@ def place(read: str, options: dict[str, Any]) -> tuple[Path, bool]:
 
 def parse_rows(texts: tuple[str, ...], source: Any) -> Any:
     """The rows that --rows names, or None for all."""
-    from streamrf.errors import InputError
     from streamrf.ledger import RowSet
+    from streamrf.support.errors import InputError
 
     if not texts:
         return None
@@ -87,7 +87,7 @@ def parse_rows(texts: tuple[str, ...], source: Any) -> Any:
 
 def solve_again(statistics: Any, options: dict[str, Any], threads: Any) -> Any:
     """A model at the lambda that the options ask for; None where there never was a model."""
-    from streamrf.errors import InputError
+    from streamrf.support.errors import InputError
 
     ridge, retune = options["ridge"], options["retune"]
     if ridge is not None and retune:

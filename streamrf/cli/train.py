@@ -62,8 +62,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf train s3://bucket/data.zarr --D 5000 --scheduler tcp://head:8786
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.storing.archive import check_target
-    from streamrf.threads import Threads
+    from streamrf.support.storage.archive import check_target
+    from streamrf.support.threads import Threads
     from streamrf.training import Training
 
     as_json, quiet, overwrite, keep = (options.pop(k) for k in ("as_json", "quiet", "overwrite", "no_statistics"))
@@ -131,7 +131,7 @@ def default_out(data: str) -> str:
 
 def summary(out: Path, result: Any) -> dict[str, Any]:
     """The `--json` object."""
-    from streamrf import memory
+    from streamrf.support import memory
     from streamrf.training import chosen
 
     story = result.model.story
@@ -184,7 +184,7 @@ def _place(cache: str) -> str:
 def show(report: dict[str, Any]) -> None:
     from streamrf.cli.display import print_table
     from streamrf.pilot.learning_story import learning_rows
-    from streamrf.units import format_bytes, format_count, format_seconds
+    from streamrf.support.units import format_bytes, format_count, format_seconds
 
     chosen, seconds, memory = report["chosen"], report["seconds"], report["memory"]
     rows = [

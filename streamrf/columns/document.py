@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from streamrf.columns.handling import MAX_LEVELS, Handling
-from streamrf.errors import DataError, FileFormatError
+from streamrf.support.errors import DataError, FileFormatError
 
 NUMBER, DATE, ONEHOT, ORDINAL = "number", "date", "onehot", "ordinal"
 KINDS = (NUMBER, DATE, ONEHOT, ORDINAL)

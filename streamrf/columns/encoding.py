@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from streamrf.columns.arrow import as_numbers, is_text, level_codes, role_of
 from streamrf.columns.document import DATE, NUMBER, ONEHOT, Column, Columns
-from streamrf.errors import DataError
 from streamrf.sources.failures import no_such
+from streamrf.support.errors import DataError
 
 
 class Encoder:

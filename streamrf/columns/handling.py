@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streamrf.errors import FileFormatError, InputError
+from streamrf.support.errors import FileFormatError, InputError
 
 CATEGORIES = ("auto", "onehot", "ordinal", "error")
 MISSING = ("error", "median")

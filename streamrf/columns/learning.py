@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from streamrf.columns.arrow import as_levels, as_numbers, raw_type, role_of
 from streamrf.columns.document import DATE, MAX_FEATURES, NUMBER, ORDINAL, Column, Columns
 from streamrf.columns.handling import Handling
-from streamrf.errors import DataError
 from streamrf.frames.base import Frame
+from streamrf.support.errors import DataError
 
 SAMPLE_ROWS = 200_000
 SAMPLE_BYTES = 64 << 20

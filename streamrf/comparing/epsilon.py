@@ -10,7 +10,6 @@ import numpy as np
 
 from streamrf.comparing import bounds
 from streamrf.comparing.kernel_error import approximate_kernel
-from streamrf.errors import InputError
 from streamrf.kernels import Kernel, make_kernel
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import build_fourier
@@ -21,7 +20,8 @@ from streamrf.precision import make_precision
 from streamrf.recipe import AUTO, Recipe
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Source
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError
+from streamrf.support.threads import Threads
 
 FITTED_ROWS = 2000  # rows that a map may look at, as in training
 MEASURED_ROWS, FEWEST_MEASURED = 1000, 100

@@ -13,7 +13,7 @@ import scipy.linalg as sla
 from numba import njit
 
 from streamrf.maps.binning import MAX_BITS, BinningMap
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 
 def shared_grids(map: BinningMap, X: np.ndarray, Y: np.ndarray, threads: Threads) -> np.ndarray:

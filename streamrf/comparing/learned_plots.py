@@ -8,8 +8,8 @@ import numpy as np
 
 from streamrf.comparing.maps import Cell, Comparison
 from streamrf.comparing.spectra import Spectra, Spectrum
-from streamrf.errors import InputError
 from streamrf.plots import GRID, INK, OTHER, STYLES, load_matplotlib
+from streamrf.support.errors import InputError
 
 PANEL = 3.6  # inches
 

@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import memory
-from streamrf.clocks import seconds_of
 from streamrf.comparing.grids import draw_grids, dual_scores, shared_grids
 from streamrf.comparing.kernel_error import feature_block, relative_error, relative_gap
-from streamrf.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.kernels import Kernel, make_kernel
 from streamrf.look import TargetScan, settle_targets
 from streamrf.maps.base import FeatureMap
@@ -30,12 +27,15 @@ from streamrf.pilot.sampling import draw_sample
 from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.precision import make_precision
 from streamrf.recipe import BINNING, Recipe
-from streamrf.reporting import Reporter
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.sources.base import Block, Source
+from streamrf.support import memory
+from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import ALONE, Threads, available_cores
+from streamrf.support.timing import seconds_of
+from streamrf.support.units import format_bytes
 from streamrf.targets import CLASSIFICATION, TargetCoding
-from streamrf.threads import ALONE, Threads, available_cores
-from streamrf.units import format_bytes
 
 FEWEST_ROWS = 8
 DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # the others take seconds each: they are asked for

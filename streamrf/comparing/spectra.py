@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies import kind_of
 from streamrf.maps.learned import Pairs
 from streamrf.maps.learned.ekal import fit_weights
 from streamrf.recipe import BINNING
+from streamrf.support.errors import InputError
 
 if TYPE_CHECKING:
     from streamrf.comparing.maps import Bench

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamrf.errors import BudgetError, InputError
-from streamrf.units import format_bytes
+from streamrf.support.errors import BudgetError, InputError
+from streamrf.support.units import format_bytes
 
 CHUNK_BYTES = 16 << 20  # large enough to read fast, small enough to hold a few
 SMALLEST_CHUNK = 1 << 18

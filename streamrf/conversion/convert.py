@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import memory
 from streamrf.columns.handling import Handling
 from streamrf.conversion.budget import chunk_rows
 from streamrf.conversion.inputs import open_input
 from streamrf.conversion.matrix import Matrix
-from streamrf.errors import InputError
 from streamrf.frames.base import Frame
-from streamrf.reporting import Reporter
 from streamrf.sinks.staging import check_free, staged_directory, staged_file
+from streamrf.support import memory
+from streamrf.support.errors import InputError
+from streamrf.support.progress import Reporter
 
 ENDINGS = (".zarr", ".parquet")
 TEXT_BYTES = 32  # a guess at a text value, for chunks

@@ -12,10 +12,10 @@ from streamrf.columns.arrow import as_numbers, whole
 from streamrf.columns.document import Columns
 from streamrf.columns.encoding import Encoder
 from streamrf.conversion.matrix import Matrix, Rows
-from streamrf.errors import DataError
 from streamrf.frames.base import Frame
 from streamrf.sources.dtypes import TEXT
 from streamrf.sources.parquet_columns import target_types
+from streamrf.support.errors import DataError
 
 
 class FrameMatrix(Matrix):

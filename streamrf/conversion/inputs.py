@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from streamrf.columns.handling import Handling
 from streamrf.conversion.matrix import Matrix, SourceMatrix
-from streamrf.errors import DataError, InputError, StorageError
 from streamrf.frames.base import Frame
 from streamrf.frames.blocks import opened_text
 from streamrf.frames.open import COMPRESSED, format_of, open_frame
 from streamrf.sources.locations import absolute, is_pattern, is_url, without_query
 from streamrf.sources.open import open_source
+from streamrf.support.errors import DataError, InputError, StorageError
 
 if TYPE_CHECKING:
     from streamrf.conversion.convert import Conversion

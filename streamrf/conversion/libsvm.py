@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.datasets import load_svmlight_file
 
 from streamrf.conversion.matrix import Matrix, Rows
-from streamrf.errors import DataError
 from streamrf.frames.blocks import Lines, line_blocks, opened_text
 from streamrf.sources.failures import first_line
+from streamrf.support.errors import DataError
 
 _PAIRS = re.compile(rb"^\s*[-+]?[\d.][\d.eE+-]*(,[-+\d.]+)*(\s+qid:\d+)?(\s+\d+:[^\s:]+)*\s*(#.*)?$")
 _MOST_COLUMNS = 10_000_000

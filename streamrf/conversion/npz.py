@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from streamrf.conversion.matrix import Matrix, Rows
-from streamrf.errors import DataError
 from streamrf.sources.dtypes import as_matrix, as_targets, feature_dtype, target_dtype
 from streamrf.sources.failures import no_such, reading
 from streamrf.sources.table import output_count, table_shape
+from streamrf.support.errors import DataError
 
 
 class NpzMatrix(Matrix):

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamrf.conversion.matrix import Matrix
-from streamrf.errors import DataError
 from streamrf.frames.base import Frame
+from streamrf.support.errors import DataError
 
 
 def write_frame(place: Path, frame: Frame, names: list[str], rows: int, told: Callable[[int], None]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 
 from streamrf.conversion.matrix import Matrix, Rows
-from streamrf.errors import DataError
+from streamrf.support.errors import DataError
 
 ATTRIBUTE = "streamrf"
 

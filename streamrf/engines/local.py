@@ -13,7 +13,7 @@ from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.retries import persistently
 from streamrf.sources.screening import screen
 from streamrf.sources.spans import work_spans
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 AHEAD = 1  # blocks that wait, read and screened, while one is summed: with the one being read, three are alive
 PIECE = 8192  # rows between two looks at the clock and at Ctrl-C, unless a statistic wants more at a time

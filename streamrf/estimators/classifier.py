@@ -10,9 +10,9 @@ from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from streamrf.errors import DataError
 from streamrf.estimators.inputs import is_stored
 from streamrf.estimators.machine import KernelMachine
+from streamrf.support.errors import DataError
 from streamrf.targets import CLASSIFICATION
 
 

@@ -10,14 +10,14 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamrf.errors import InputError
 from streamrf.kernels import Kernel, make_kernel
 from streamrf.maps.binning import BinningMap
 from streamrf.maps.build import build_fourier, default_kind
 from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import kind_of
 from streamrf.precision import make_precision
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError
+from streamrf.support.threads import Threads
 
 BINNING = "binning"
 SAMPLE_ROWS = 2000

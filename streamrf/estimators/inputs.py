@@ -11,7 +11,6 @@ from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from streamrf.columns.handling import Handling
-from streamrf.errors import InputError
 from streamrf.model import Model
 from streamrf.sources.base import Source
 from streamrf.sources.coding import known_choice
@@ -19,6 +18,7 @@ from streamrf.sources.memory import ArraySource
 from streamrf.sources.open import open_source
 from streamrf.sources.sliced import SlicedSource, is_sliced, plain_array
 from streamrf.sources.weighted import Weighted
+from streamrf.support.errors import InputError
 
 
 def is_stored(X: Any) -> bool:

@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamrf.algebra import Statistics, Work, accumulate, prepare
 from streamrf.algebra.statistics import prepared_of
 from streamrf.api import gather_scores
-from streamrf.errors import InputError, MismatchError
 from streamrf.estimators.batch import Batch
 from streamrf.estimators.inputs import (
     array_source,
@@ -29,10 +28,11 @@ from streamrf.kernels import make_kernel
 from streamrf.model import Model
 from streamrf.prediction import evaluate_rows
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.sources.base import Source
-from streamrf.storing.archive import read_archive
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError, MismatchError
+from streamrf.support.progress import Reporter
+from streamrf.support.storage.archive import read_archive
+from streamrf.support.threads import Threads
 from streamrf.training import Settings, train
 
 # Settings of a recipe that estimators have under the same name.

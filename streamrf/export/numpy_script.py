@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
 from streamrf.frames.types import NULLS
-from streamrf.storing.files import atomic_write, refuse_existing
+from streamrf.support.errors import InputError
+from streamrf.support.storage.files import atomic_write, refuse_existing
 
 HEAD = '''"""Predictions of a streamrf model in plain numpy; {data} beside this file holds its numbers.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import InputError, MissingDependencyError
+from streamrf.support.errors import InputError, MissingDependencyError
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
 MAX_BYTES = 2_000_000_000  # protobuf's limit, nearly

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from streamrf.columns.document import ONEHOT, Column, Columns
-from streamrf.errors import InputError
 from streamrf.export.onnx_binning import binned
 from streamrf.export.onnx_graph import Graph, free_prefix
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
-from streamrf.storing.files import atomic_write
+from streamrf.support.errors import InputError
+from streamrf.support.storage.files import atomic_write
 
 ML = "ai.onnx.ml"
 

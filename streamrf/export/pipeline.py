@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from streamrf.columns.document import Columns
-from streamrf.errors import InputError
 from streamrf.maps.binning import BinningMap, hash_multipliers
 from streamrf.maps.cosine import SINE
 from streamrf.maps.fourier import FourierMap
 from streamrf.model import Model
 from streamrf.scaling.scaling import Scaling
+from streamrf.support.errors import InputError
 
 DENSE, STRUCTURED, BINNING = "dense", "structured", "binning"
 TURN = np.float32(1 / (2 * np.pi))  # of projections that come in radians

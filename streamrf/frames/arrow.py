@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamrf.errors import DataError
 from streamrf.frames.base import Frame
 from streamrf.sources.failures import reading
+from streamrf.support.errors import DataError
 
 FILE_MAGIC, OLD_MAGIC = b"ARROW1", b"FEA1"
 BATCH_ROWS = 32_768

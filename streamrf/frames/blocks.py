@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
-from streamrf.errors import DataError
 from streamrf.sources.failures import reading
 from streamrf.sources.locations import filesystem, is_url
+from streamrf.support.errors import DataError
 
 BLOCK_BYTES = 1 << 20
 LONGEST = 64 << 20  # a record longer than this is a quote that nobody closed

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from streamrf.errors import DataError
 from streamrf.frames.base import Frame
 from streamrf.frames.blocks import Lines, line_blocks, opened_text
 from streamrf.frames.dialect import Dialect, find_dialect
 from streamrf.frames.types import NULLS, TEXT, TypeOf, plain_text
 from streamrf.sources.failures import first_line
+from streamrf.support.errors import DataError
 
 # A column that the model takes as numbers may hold truth values, and one of times may name their zone.
 _ALSO = {pa.float64(): pa.bool_(), pa.timestamp("us"): pa.timestamp("us", "UTC")}

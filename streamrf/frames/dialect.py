@@ -6,7 +6,7 @@ import csv
 from collections import Counter
 from dataclasses import dataclass
 
-from streamrf.errors import DataError, InputError
+from streamrf.support.errors import DataError, InputError
 
 DELIMITERS = (",", "\t", ";", "|")
 _NAMED = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "space": " ", "pipe": "|"}

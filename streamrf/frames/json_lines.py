@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
-from streamrf.errors import DataError
 from streamrf.frames.base import Frame
 from streamrf.frames.blocks import Lines, line_blocks, opened_text
+from streamrf.support.errors import DataError
 
 
 class JsonLinesFrame(Frame):

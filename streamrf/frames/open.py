@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from streamrf.errors import StorageError
 from streamrf.frames.base import Frame
 from streamrf.sources.locations import absolute, is_pattern, is_url, without_query
+from streamrf.support.errors import StorageError
 
 COMPRESSED = (".gz", ".bz2", ".xz")
 CSV, JSON_LINES = (".csv", ".tsv", ".txt", ".data"), (".jsonl", ".ndjson")

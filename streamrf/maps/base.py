@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from streamrf.precision import Precision
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 
 class RowScorer(Protocol):

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import special
 
-from streamrf.errors import FileFormatError, InputError, MismatchError
 from streamrf.kernels import make_kernel
 from streamrf.maps.base import FeatureMap, RowScorer
 from streamrf.maps.binning_kernels import hash_rows, moved_scores
 from streamrf.precision import make_precision
-from streamrf.threads import Threads
+from streamrf.support.errors import FileFormatError, InputError, MismatchError
+from streamrf.support.threads import Threads
 
 MAX_BITS = 30
 MAX_SHAPE = 1000

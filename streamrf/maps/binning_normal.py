@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.errors import DataError, MismatchError, NumericalError
 from streamrf.maps.binning_kernels import add_to_slots, count_slots, gather, look_up, scatter, scatter_rounded
-from streamrf.threads import Threads
+from streamrf.support.errors import DataError, MismatchError, NumericalError
+from streamrf.support.threads import Threads
 
 ROWS_A_BLOCK = 131_072  # rows indexed, looked up and summed at once: the more, the oftener a slot is found in cache
 

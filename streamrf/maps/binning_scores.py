@@ -6,7 +6,7 @@ import numpy as np
 
 from streamrf.maps.binning import BinningMap
 from streamrf.maps.binning_normal import scores
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 BLOCK_ROWS = 32_768  # rows whose slots are alive at once
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import FileFormatError
 from streamrf.kernels import Kernel
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.binning import BinningMap
@@ -15,6 +14,7 @@ from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import draw, draw_phases
 from streamrf.maps.learning import UNTOLD, Learning
 from streamrf.precision import Precision
+from streamrf.support.errors import FileFormatError
 
 SOBOL_COLUMNS = 256
 

@@ -19,8 +19,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from streamrf.simd import I64, aligned_empty, call, constant, counted_loop, lanes, splat
-from streamrf.threads import Threads
+from streamrf.support.simd import I64, aligned_empty, call, constant, counted_loop, lanes, splat
+from streamrf.support.threads import Threads
 
 ROWS, VECTORS = 4, 3  # one tile: 12 accumulators, 3 vectors of frequencies, 1 input: the 16 registers of AVX2
 ROW_BATCH = 64  # rows whose inputs stay in the first-level cache while the frequencies stream by

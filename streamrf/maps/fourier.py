@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, InputError
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.cosine import PackedCosines, wrap_projections
 from streamrf.maps.frequencies import Frequencies
 from streamrf.precision import Precision, make_precision
-from streamrf.threads import ALONE, Threads
+from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.threads import ALONE, Threads
 
 FORMS = ("phase", "pairs")
 BATCH = 256  # rows whose projections are alive at once in each thread, for structured frequencies

@@ -15,8 +15,8 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from streamrf.maps.base import FeatureMap
-from streamrf.simd import I64, aligned_empty, call, counted_loop, lanes, own_function, prefetch
-from streamrf.threads import ALONE, Threads
+from streamrf.support.simd import I64, aligned_empty, call, counted_loop, lanes, own_function, prefetch
+from streamrf.support.threads import ALONE, Threads
 
 LANES = 16  # on every machine: narrower vectors are paired by the compiler
 GROUP_BYTES = 12  # of outputs whose sums for two rows fit the registers

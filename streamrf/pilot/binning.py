@@ -24,11 +24,11 @@ from streamrf.pilot.widths import (
 )
 from streamrf.planning.binning import settled_sizes, trial_grids
 from streamrf.recipe import AUTO, BINNING, Recipe
-from streamrf.reporting import Reporter
 from streamrf.scaling.scaling import Scaling, fit_scaling
 from streamrf.sources.base import Block
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.targets import REGRESSION, TargetCoding
-from streamrf.threads import Threads
 
 KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise
 SCALINGS = ("standard", "quantile")

@@ -25,12 +25,12 @@ from streamrf.pilot.trend import FAR, SMALLER, lowest, power, reach
 from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.precision import PRECISIONS, make_precision
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
-from streamrf.reporting import Reporter
 from streamrf.scaling.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
-from streamrf.threads import Threads
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 KERNELS = ("gaussian", "laplacian", "matern32")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.maps.frequencies.base import apply_factor
 from streamrf.maps.learned.metric import (
     DIAGONAL,
@@ -21,6 +20,7 @@ from streamrf.maps.learned.metric import (
 )
 from streamrf.pilot.fourier import SMALL_D, SMALL_ROWS, Measured, PilotRun, Trial
 from streamrf.recipe import AUTO, NONE
+from streamrf.support.errors import InputError
 
 ROWS = 24_000  # of a round's fits, judges included
 GRADIENT_ROWS = 8192

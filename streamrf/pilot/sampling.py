@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamrf.errors import DataError
 from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.retries import persistently
 from streamrf.sources.screening import screen
-from streamrf.units import format_count
+from streamrf.support.errors import DataError
+from streamrf.support.units import format_count
 
 PLACES = 64  # runs of rows: enough to see past an ordering of the table, few enough to read
 

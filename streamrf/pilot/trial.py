@@ -16,8 +16,8 @@ from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.sources.base import Block
 from streamrf.statistics.gram import Gram
+from streamrf.support.threads import Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
 
 
 @dataclass(frozen=True)

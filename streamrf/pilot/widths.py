@@ -14,11 +14,11 @@ from itertools import islice
 
 import numpy as np
 
-from streamrf.errors import DataError
 from streamrf.maps.binning import BinningMap, GammaWidths, WidthLaw
 from streamrf.maps.binning_normal import BinningNormal, scores
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
-from streamrf.threads import Threads
+from streamrf.support.errors import DataError
+from streamrf.support.threads import Threads
 
 LAW = GammaWidths(4.0)
 RIDGE = 0.03  # of z(x)'z(x) / P = 1; early stopping does most of the regularising

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import memory
 from streamrf.engines.local import AHEAD
 from streamrf.maps.binning import BinningMap, GammaWidths
 from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_values, scores
@@ -35,8 +34,9 @@ from streamrf.recipe import Recipe
 from streamrf.slots.cache import DISK, MEMORY, NOWHERE
 from streamrf.sources.base import Source
 from streamrf.sources.spans import work_spans
-from streamrf.threads import Threads
-from streamrf.units import format_bytes
+from streamrf.support import memory
+from streamrf.support.threads import Threads
+from streamrf.support.units import format_bytes
 
 STAGES = {  # the parts that are alive in each
     "pilot": ("pilot", "sample"),

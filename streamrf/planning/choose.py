@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamrf.errors import InputError
 from streamrf.pilot.fourier import sample_rows
 from streamrf.planning.binning import estimate_binning, measure_binning, pilot_bytes, plan_binning
 from streamrf.planning.plans import SLACK, Plan, estimate_seconds, make_plan
 from streamrf.planning.rates import measure_rates
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.sources.base import Source
-from streamrf.threads import Threads
-from streamrf.units import format_seconds
+from streamrf.support.errors import InputError
+from streamrf.support.threads import Threads
+from streamrf.support.units import format_seconds
 
 WORTH_SAYING = 5.0  # seconds
 

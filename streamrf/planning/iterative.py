@@ -13,7 +13,7 @@ from streamrf.sources.base import Source
 from streamrf.sources.remembered import Remembered
 from streamrf.statistics.gradient import KEPT_BYTES
 from streamrf.statistics.kept_features import KeptFeatures
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 PULLING, EACH = 0.15, 0.11  # scores and pulls, and those of each output, in units of the cosines of a pass
 STEPS = {"cg": 25, "newton": 40, "sgd": 5}  # passes that are usual; hold-out rows end them

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import memory
 from streamrf.engines.local import AHEAD
-from streamrf.errors import BudgetError, InputError
 from streamrf.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.planning.iterative import (
     ALIVE,
@@ -34,8 +32,10 @@ from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeSolver
 from streamrf.sources.base import Source
 from streamrf.sources.spans import work_spans
+from streamrf.support import memory
+from streamrf.support.errors import BudgetError, InputError
+from streamrf.support.units import format_bytes, format_seconds
 from streamrf.targets import DIGITS
-from streamrf.units import format_bytes, format_seconds
 
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs

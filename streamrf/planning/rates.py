@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.clocks import seconds_of
 from streamrf.maps.cosine import PackedCosines
 from streamrf.products import LIMITS, Layout, choose_product
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
+from streamrf.support.timing import seconds_of
 
 READ_RATE = 300e6  # bytes a second, assumed: planning reads no rows
 

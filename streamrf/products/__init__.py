@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 
-from streamrf.clocks import Work, in_turn
 from streamrf.products.base import LIMITS, Layout, Product
 from streamrf.products.blas import BlasProduct
 from streamrf.products.integer import ByteProduct, IntegerProduct
 from streamrf.products.mkl import MklProduct, library
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
+from streamrf.support.timing import Work, in_turn
 
 __all__ = ["LIMITS", "PRODUCT_ROWS", "Layout", "Product", "choose_product", "proven_products", "worst_work_bytes"]
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 # Columns of a panel, multiples of every tile of the integer kernel (6 columns by 16 or 32 rows): wide ones run faster,
 # narrow ones waste less on the diagonal blocks of a small matrix. Part of the format of saved statistics.

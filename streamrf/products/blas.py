@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.products.base import LIMITS, PANEL, Layout, Product, each_panel
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 
 class BlasProduct(Product):

@@ -30,8 +30,8 @@ from streamrf.products.tiles import (
     tile_of_fours,
     tile_of_pairs,
 )
-from streamrf.simd import aligned_empty
-from streamrf.threads import Threads
+from streamrf.support.simd import aligned_empty
+from streamrf.support.threads import Threads
 
 SLICES = 4  # of a block
 SHARES = tuple(share_of_tile(per) if per in COLUMNS else 0 for per in range(FOURS + 1))

@@ -8,7 +8,7 @@ import numpy as np
 
 from streamrf.products import choose_product
 from streamrf.products.base import Layout, Product
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 
 class ChosenThere(Product):

@@ -20,7 +20,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from streamrf.products.base import LIMITS, PANEL
-from streamrf.simd import (
+from streamrf.support.simd import (
     I8,
     I16,
     I32,

@@ -11,10 +11,10 @@ from streamrf.report import sections
 from streamrf.report.evidence import Evidence, gather_evidence
 from streamrf.report.page import Section, page
 from streamrf.sources.base import Source
-from streamrf.storing.files import atomic_write, refuse_existing
-from streamrf.threads import Threads
+from streamrf.support.storage.files import atomic_write, refuse_existing
+from streamrf.support.threads import Threads
+from streamrf.support.units import format_count, format_seconds
 from streamrf.training import describe_targets
-from streamrf.units import format_count, format_seconds
 
 
 @dataclass

@@ -15,7 +15,7 @@ from streamrf.maps.build import build_fourier
 from streamrf.maps.frequencies import kind_of
 from streamrf.model import Model
 from streamrf.solvers.ridge import NormalEquations
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 MOST_EIGEN = 1200  # features whose eigenvalues are computed: about a second
 CURVE_POINTS = 7

@@ -16,14 +16,14 @@ import numpy as np
 from streamrf.algebra import Statistics
 from streamrf.algebra.agreement import check_possible
 from streamrf.algebra.changes import rows_in
-from streamrf.errors import MismatchError, NumericalError
 from streamrf.ledger import RowSet
 from streamrf.model import Model
 from streamrf.pilot.sampling import draw_sample
 from streamrf.sources.base import Block, Source
 from streamrf.statistics.gram import Gram, GramState
-from streamrf.storing.archive import read_archive
-from streamrf.threads import Threads
+from streamrf.support.errors import MismatchError, NumericalError
+from streamrf.support.storage.archive import read_archive
+from streamrf.support.threads import Threads
 
 ROWS = 5000  # of the data, for errors, importance and curves
 FORGET_D = 3000  # up to so many features, rows are taken out of the sums in a second or two

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamrf.units import format_count
+from streamrf.support.units import format_count
 
 
 def number(value: Any) -> str:

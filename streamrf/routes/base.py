@@ -15,11 +15,11 @@ from streamrf.passes import Passes
 from streamrf.planning.plans import Plan
 from streamrf.prepared import Prepared
 from streamrf.recipe import Recipe
-from streamrf.reporting import Reporter
 from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Source
 from streamrf.statistics.gram import GramState
-from streamrf.threads import Threads
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
 
 
 @dataclass

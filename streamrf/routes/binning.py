@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from streamrf.calibration import Calibration
-from streamrf.errors import DataError
 from streamrf.maps.binning import BinningMap
 from streamrf.maps.binning_normal import OccupiedSlots, scores
 from streamrf.routes.base import Fitted, Route, Run
@@ -27,8 +26,9 @@ from streamrf.sources.base import Block
 from streamrf.statistics.bins import Bins, BinsProduct, BinsState
 from streamrf.statistics.fitting import Fitting, FittingState
 from streamrf.statistics.sample import SampleState
+from streamrf.support.errors import DataError
+from streamrf.support.threads import Threads
 from streamrf.targets import REGRESSION
-from streamrf.threads import Threads
 
 STEPS = 30  # at most: held-out rows stop them after 4 to 16
 BLIND_STEPS = 8  # where no row is held out

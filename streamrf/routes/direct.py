@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from streamrf.calibration import Calibration
-from streamrf.errors import DataError
 from streamrf.routes.base import Fitted, Route
 from streamrf.routes.judging import Unseen, as_read, judge, shares, weighed
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
@@ -15,6 +14,7 @@ from streamrf.sources.base import Block
 from streamrf.statistics.fitting import Fitting, FittingState
 from streamrf.statistics.folds import Folds, FoldsState, fold_of
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.support.errors import DataError
 from streamrf.validation import FoldPath, HoldoutPath, LambdaWalk
 from streamrf.weighting import Weighting
 

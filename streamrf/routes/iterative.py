@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from streamrf.calibration import Calibration
-from streamrf.errors import DataError
 from streamrf.maps.scores import Scorer, scored_width
 from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.judging import judge, shares, weighed
@@ -24,7 +23,8 @@ from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.opening import Opening, OpeningState
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import numbers_chosen
-from streamrf.threads import ALONE
+from streamrf.support.errors import DataError
+from streamrf.support.threads import ALONE
 from streamrf.weighting import Weighting
 
 OPENING, SKETCH = "opening/", "sketch/"

@@ -14,8 +14,8 @@ from streamrf.solvers.ridge import Weights
 from streamrf.sources.base import Block
 from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.scores import Scores
+from streamrf.support.threads import Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
 from streamrf.weighting import Weighting
 
 Unseen = tuple[Weights, Block]  # weights, and rows (``weighed``, with coded targets) that they have not seen

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.scaling.kernels import rotate_rows, shift_and_stretch, take_logs, take_ranks
-from streamrf.statistics.exact_sum import as_floats
 from streamrf.statistics.moments import MomentsState, moments_of
+from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.support.exact_sum import as_floats
 
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
 BINARY_POLICIES = ("keep", "scale")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.sinks.base import UNKNOWN, Sink
+from streamrf.support.errors import InputError
 
 ENDINGS = (".zarr", ".parquet", ".npy", ".csv", ".jsonl", ".arrow")
 

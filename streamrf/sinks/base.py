@@ -12,10 +12,10 @@ from typing import Self
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.sinks.staging import check_free, staged_directory, staged_file
 from streamrf.sources.base import Span
-from streamrf.storing.files import storage_errors
+from streamrf.support.errors import InputError
+from streamrf.support.storage.files import storage_errors
 
 Columns = Mapping[str, np.ndarray]
 UNKNOWN = -1  # rows that are counted as they come

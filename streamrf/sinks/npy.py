@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.sinks.base import Columns, Sink
 from streamrf.sources.base import Span
+from streamrf.support.errors import InputError
 
 
 class NpySink(Sink):

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.sinks.base import Columns, RowBuffer, Sink
 from streamrf.sinks.npy import NpySink
 from streamrf.sources.base import Span
-from streamrf.storing.files import storage_errors
-from streamrf.storing.storage import without_credentials
+from streamrf.support.errors import InputError
+from streamrf.support.storage.backends import without_credentials
+from streamrf.support.storage.files import storage_errors
 
 Blocks = Iterable[tuple[int, Columns]]  # the first row of each block, and its columns; one follows the other
 ENDINGS = (".zarr", ".parquet", ".npy")

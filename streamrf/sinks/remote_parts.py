@@ -15,11 +15,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import ExistsError
 from streamrf.sinks.base import Columns, RowBuffer, Sink
 from streamrf.sinks.parts import Blocks, Parts
 from streamrf.sources.base import Span
-from streamrf.storing.storage import open_storage
+from streamrf.support.errors import ExistsError
+from streamrf.support.storage.backends import open_storage
 
 DONE = "_SUCCESS"
 _PART = re.compile(r"part-\d+-[0-9a-f]{8}\.parquet")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamrf.errors import ExistsError
-from streamrf.storing.files import (
+from streamrf.support.errors import ExistsError
+from streamrf.support.storage.files import (
     atomic_directory,
     refuse_existing,
     storage_errors,

@@ -16,8 +16,8 @@ from typing import IO
 
 import numpy as np
 
-from streamrf.errors import StorageError
 from streamrf.sources.base import Span
+from streamrf.support.errors import StorageError
 
 MEMORY, DISK, NOWHERE = "memory", "disk", "nowhere"
 PLACES = (MEMORY, DISK, NOWHERE)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import MismatchError
 from streamrf.maps.binning import BinningMap
 from streamrf.scaling.scaling import Scaling
 from streamrf.slots.cache import NOWHERE, SlotCache
 from streamrf.sources.base import Block, Span
-from streamrf.threads import Threads
+from streamrf.support.errors import MismatchError
+from streamrf.support.threads import Threads
 
 MOST_RUNS = 2  # runs whose slots a worker keeps at a time
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.slots.cache import Kept
 from streamrf.slots.maker import SlotMaker, maker_of
 from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.screening import screen
 from streamrf.sources.standing import StandIn
+from streamrf.support.errors import InputError
 
 
 class SlotSource(StandIn):

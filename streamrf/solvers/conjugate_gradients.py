@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numba import njit
 
-from streamrf.errors import FileFormatError, InputError, MismatchError, NumericalError
+from streamrf.support.errors import FileFormatError, InputError, MismatchError, NumericalError
 
 Preconditioner = Callable[[np.ndarray], np.ndarray]
 """Residuals (k, m) to a new array of what solves them roughly."""

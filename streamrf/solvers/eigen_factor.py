@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg as sla
 
 from streamrf.solvers.preconditioners import SampleRows
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 SPARE, ROUNDS = 16, 3  # vectors beyond those wanted, and products with all of them
 LEAST = 1e-20  # what nothing is taken for: z'z is about one, and constant features leave only rounding

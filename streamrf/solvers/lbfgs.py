@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, NumericalError
 from streamrf.solvers.conjugate_gradients import Preconditioner
+from streamrf.support.errors import FileFormatError, NumericalError
 
 Evaluate = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """A point (k, p) to the objective there and its gradient (k, p)."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.errors import NumericalError
 from streamrf.maps.base import FeatureMap
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.gradient import Gradient, GradientState
+from streamrf.support.errors import NumericalError
 from streamrf.targets import TargetCoding
 
 Multiply = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.errors import NumericalError
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.scores import dot_rows, scored_width
 from streamrf.precision import Precision, make_precision
 from streamrf.products import Layout, choose_product
-from streamrf.simd import aligned_empty
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum
 from streamrf.statistics.pull_sums import add_pulls
-from streamrf.threads import Threads
+from streamrf.support.errors import NumericalError
+from streamrf.support.simd import aligned_empty
+from streamrf.support.threads import Threads
 
 ROWS = 256  # of the sample, that a thread takes at a time
 COLUMNS = 1024  # features that a thread takes at a time

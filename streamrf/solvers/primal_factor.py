@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.errors import NumericalError
 from streamrf.maps.base import FeatureMap
 from streamrf.products import PRODUCT_ROWS, Layout, choose_product, worst_work_bytes
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum
-from streamrf.threads import Threads, available_cores
+from streamrf.support.errors import NumericalError
+from streamrf.support.threads import Threads, available_cores
 
 KNOWN_SHARE = 0.25  # directions that a sample knows, for each of its rows
 ROUNDING = 5e-7  # of the largest eigenvalue: what float32 can tell from nothing

@@ -7,8 +7,8 @@ from typing import Any
 
 from streamrf.columns.document import Columns
 from streamrf.columns.handling import Handling
-from streamrf.reporting import Reporter
 from streamrf.sources.open import parquet_files
+from streamrf.support.progress import Reporter
 
 
 def learn_coding(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.errors import DataError
+from streamrf.support.errors import DataError
 
 TEXT = np.dtype("U")
 

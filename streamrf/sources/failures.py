@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from streamrf.errors import DataError, StorageError, StreamRFError
+from streamrf.support.errors import DataError, StorageError, StreamRFError
 
 # Exceptions of network libraries that are not OSErrors.
 _NETWORK = ("aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "requests")

@@ -6,7 +6,7 @@ import os
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from streamrf.errors import InputError, MissingDependencyError
+from streamrf.support.errors import InputError, MissingDependencyError
 
 _PACKAGES = {"s3": "'streamrf[s3]'", "s3a": "'streamrf[s3]'", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp"}
 _PACKAGES |= {"https": "aiohttp", "abfs": "adlfs", "az": "adlfs"}

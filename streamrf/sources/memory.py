@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.sources.base import Span
 from streamrf.sources.dtypes import as_matrix, as_targets, feature_dtype, target_dtype
 from streamrf.sources.table import Table, even_spans
+from streamrf.support.errors import InputError
 
 CHUNK_BYTES = 8 << 20
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import DataError, StorageError
 from streamrf.sources.base import Span
 from streamrf.sources.dtypes import as_matrix, as_targets, feature_dtype, target_dtype
 from streamrf.sources.failures import explain, no_such
 from streamrf.sources.memory import CHUNK_BYTES, rows_of
 from streamrf.sources.table import Table, even_spans
+from streamrf.support.errors import DataError, StorageError
 
 
 class NpySource(Table):

@@ -11,13 +11,13 @@ import numpy as np
 
 from streamrf.columns.document import Columns
 from streamrf.columns.handling import Handling
-from streamrf.errors import DataError, InputError, StorageError
 from streamrf.sources.base import Source
 from streamrf.sources.counting import CountingSource
 from streamrf.sources.failures import reading
 from streamrf.sources.locations import absolute, filesystem, is_pattern, is_url, without_query
 from streamrf.sources.memory import ArraySource
 from streamrf.sources.shards import Shards
+from streamrf.support.errors import DataError, InputError, StorageError
 
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 CONVERTIBLE = (

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from streamrf.columns.encoding import Encoder
-from streamrf.errors import DataError
 from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.dtypes import as_targets
 from streamrf.sources.memory import rows_of
 from streamrf.sources.parquet_columns import Choice, choose_columns, fill_column, widened
 from streamrf.sources.parquet_files import BATCH_BYTES, ParquetFiles, RowGroup
 from streamrf.sources.table import Table, row_numbers
+from streamrf.support.errors import DataError
 
 TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from streamrf.columns.arrow import as_numbers, is_text
 from streamrf.columns.document import Columns
-from streamrf.errors import DataError, InputError
 from streamrf.sources.dtypes import TEXT
 from streamrf.sources.failures import listed, no_such
+from streamrf.support.errors import DataError, InputError
 
 _PANDAS_INDEX = "__index_level_"
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamrf.errors import DataError
 from streamrf.sources.base import Span
 from streamrf.sources.failures import reading
 from streamrf.sources.locations import filesystem, is_url
+from streamrf.support.errors import DataError
 
 BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
 PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary

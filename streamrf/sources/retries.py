@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from streamrf.errors import StorageError
+from streamrf.support.errors import StorageError
 
 T = TypeVar("T")
 A = TypeVar("A")

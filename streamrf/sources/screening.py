@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from streamrf.errors import DataError, InputError
 from streamrf.sources.base import Block, Source, Span
+from streamrf.support.errors import DataError, InputError
 
 POLICIES = ("error", "drop")
 # An IEEE float is infinite or NaN exactly where every exponent bit is set.

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import DataError, InputError
 from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.table import Table, describe_chunks, row_numbers, type_name
+from streamrf.support.errors import DataError, InputError
 
 
 class Shards(Table):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from streamrf.errors import InputError
 from streamrf.sources.base import Source, Span
 from streamrf.sources.table import even_spans
+from streamrf.support.errors import InputError
 
 
 def work_spans(source: Source, target_rows: int, max_bytes: int) -> tuple[Span, ...]:

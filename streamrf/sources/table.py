@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from streamrf.errors import DataError, InputError
 from streamrf.sources.base import Block, Source, Span
+from streamrf.support.errors import DataError, InputError
 
 FINGERPRINT_ROWS = 64
 

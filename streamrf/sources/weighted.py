@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import DataError
 from streamrf.sources.base import Block, Source, Span
 from streamrf.sources.standing import StandIn
+from streamrf.support.errors import DataError
 
 
 class Weighted(StandIn):

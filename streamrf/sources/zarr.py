@@ -17,7 +17,6 @@ import zarr
 from zarr.core.sync import sync
 
 from streamrf.columns.document import optional_columns
-from streamrf.errors import DataError
 from streamrf.sources.base import LABEL_BYTES, Span
 from streamrf.sources.dtypes import as_matrix, as_targets, feature_dtype, target_dtype
 from streamrf.sources.failures import no_such, reading
@@ -25,6 +24,7 @@ from streamrf.sources.locations import is_url, missing_package
 from streamrf.sources.readahead import ReadAhead
 from streamrf.sources.table import Table, even_spans
 from streamrf.sources.zarr_gaps import Gaps
+from streamrf.support.errors import DataError
 
 _closed_at_exit: set[int] = set()
 

@@ -17,7 +17,7 @@ from typing import Generic, Self, TypeVar
 import numpy as np
 
 from streamrf.sources.base import Block
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 
 class State(ABC):

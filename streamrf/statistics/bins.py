@@ -7,14 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, InputError
 from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_counts, add_values, scores
 from streamrf.slots import SlotMaker
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.sample import chosen_rows
+from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.threads import Threads
 from streamrf.targets import REGRESSION, TargetCoding
-from streamrf.threads import Threads
 
 
 @dataclass

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, MismatchError
 from streamrf.losses import Loss
 from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.sources.base import Block, Source, Span
@@ -23,7 +22,8 @@ from streamrf.sources.screening import screen
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.sample import chosen_rows
-from streamrf.threads import Threads
+from streamrf.support.errors import FileFormatError, MismatchError
+from streamrf.support.threads import Threads
 
 AVERAGING = 3.0  # later points count for more in the average, by this power of their number
 

@@ -12,7 +12,7 @@ from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.marks import add_marks, load_counts, no_marks, zero_marks
 from streamrf.statistics.sample import SampleState, chosen_rows
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 
 @dataclass

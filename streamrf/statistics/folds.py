@@ -12,7 +12,7 @@ from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.marks import add_marks, load_counts, no_marks, zero_marks
 from streamrf.statistics.sample import SampleState, chosen_rows, hash_rows
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 OTHER_STREAM = 0x46_4F_4C_44  # folds must not depend on which rows are kept
 

@@ -16,20 +16,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, InputError
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.scores import BATCH, BATCH_BYTES, Scorer
 from streamrf.products.base import LIMITS
 from streamrf.scaling.scaling import Scaling
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
-from streamrf.statistics.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.pull_sums import PULL_BITS, add_pulls, add_whole_pulls
 from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.sample import chosen_rows
+from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
+from streamrf.support.threads import ALONE, Threads
 from streamrf.targets import TargetCoding
-from streamrf.threads import ALONE, Threads
 
 PIECE_ROWS, KEPT_ROWS = 8192, 65_536  # at a time: more where features are kept, so that handing out takes no time
 KEPT_BYTES = 1 << 22  # of features at a time, where they need not be made

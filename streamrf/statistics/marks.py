@@ -11,11 +11,11 @@ from functools import cache
 import numpy as np
 from numba import njit
 
-from streamrf.errors import FileFormatError
 from streamrf.sources.base import Block
-from streamrf.statistics.exact_sum import as_floats
 from streamrf.statistics.sample import hash_rows
-from streamrf.threads import Threads
+from streamrf.support.errors import FileFormatError
+from streamrf.support.exact_sum import as_floats
+from streamrf.support.threads import Threads
 
 PIECE = 1024  # rows hashed by a thread at a time
 

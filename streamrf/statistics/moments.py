@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from streamrf.errors import DataError, FileFormatError
 from streamrf.sources.base import Block
-from streamrf.statistics import exact_sum
 from streamrf.statistics.base import State, Statistic
-from streamrf.threads import Threads
+from streamrf.support import exact_sum
+from streamrf.support.errors import DataError, FileFormatError
+from streamrf.support.threads import Threads
 
 _ROWS_PER_TASK = 4096  # fewer are not worth a thread
 

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from streamrf.products.base import LIMITS
-from streamrf.simd import (
+from streamrf.support.simd import (
     I16,
     I32,
     I64,

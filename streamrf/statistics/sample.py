@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.errors import MismatchError
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State
+from streamrf.support.errors import MismatchError
 
 AT_ONCE = 1 << 20  # numbers that are looked at
 

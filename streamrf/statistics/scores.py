@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
-from streamrf.statistics.exact_sum import add_columns, carry, to_float, zero_sums
-from streamrf.threads import Threads
+from streamrf.support.errors import InputError
+from streamrf.support.exact_sum import add_columns, carry, to_float, zero_sums
+from streamrf.support.threads import Threads
 
 if TYPE_CHECKING:
     from streamrf.model import Model

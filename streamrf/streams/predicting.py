@@ -9,12 +9,12 @@ import numpy as np
 
 from streamrf.columns.document import Columns
 from streamrf.columns.encoding import Encoder
-from streamrf.errors import DataError
 from streamrf.model import Model
 from streamrf.prediction import predictions
 from streamrf.sources.base import Block
 from streamrf.streams.reading import Arrived, numbers_called
-from streamrf.threads import Threads
+from streamrf.support.errors import DataError
+from streamrf.support.threads import Threads
 
 
 class Rows(Protocol):

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from streamrf.columns.document import BOOL, DATE, FLOAT, INT, NUMBER, Column, Columns
-from streamrf.errors import DataError
 from streamrf.frames.arrow import ArrowFrame
 from streamrf.frames.blocks import Lines, line_blocks, opened_text
 from streamrf.frames.csv import parsed_blocks
 from streamrf.frames.json_lines import parse_json
 from streamrf.frames.types import NULLS, TEXT
 from streamrf.sources.locations import absolute
+from streamrf.support.errors import DataError
 
 FORMATS = ("csv", "jsonl", "arrow")
 BLOCK_BYTES = 1 << 18  # at most so much text at a time, and less where less is there

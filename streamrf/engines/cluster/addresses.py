@@ -13,8 +13,8 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin
 
-from streamrf.errors import ClusterError, InputError
-from streamrf.threads import available_cores
+from streamrf.support.errors import ClusterError, InputError
+from streamrf.support.threads import available_cores
 
 CONNECT_SECONDS = 15
 SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "inproc://")

@@ -19,7 +19,7 @@ from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
-from streamrf.errors import ClusterError, InputError
+from streamrf.support.errors import ClusterError, InputError
 
 __all__ = ["CalledOff", "Crew", "Hand", "KilledWorker", "Ticket"]
 

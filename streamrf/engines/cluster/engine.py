@@ -19,10 +19,10 @@ from streamrf.engines.cluster.needs import WorkerNeeds, worker_needs
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.writing import Writing
 from streamrf.engines.local import remaining_spans
-from streamrf.errors import StreamRFError
 from streamrf.sources.base import Source, Span
 from streamrf.sources.spans import work_spans
-from streamrf.units import format_bytes
+from streamrf.support.errors import StreamRFError
+from streamrf.support.units import format_bytes
 
 GROUP_SECONDS = 10.0  # a group that takes so long is worth its trip
 ADDING_RATE = 1e9  # bytes of states a worker adds in a second, at least

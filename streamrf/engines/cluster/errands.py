@@ -18,16 +18,16 @@ import numpy as np
 from distributed import get_worker
 
 import streamrf
-from streamrf import memory
 from streamrf.engines.cluster.crew import CalledOff
 from streamrf.engines.local import PIECE, pieces, read_ahead
-from streamrf.errors import MismatchError, StorageError
 from streamrf.sinks.base import Columns
 from streamrf.sinks.parts import write_part
 from streamrf.sources import open_source
 from streamrf.sources.base import Block, Source, Span
 from streamrf.statistics.base import Statistic
-from streamrf.threads import Threads
+from streamrf.support import memory
+from streamrf.support.errors import MismatchError, StorageError
+from streamrf.support.threads import Threads
 
 Sums = dict[str, Any]  # "arrays" of a state, and how many rows were "dropped"
 Orders = dict[str, Any]  # see ``orders_for``

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from streamrf.engines.cluster.crew import CalledOff, Crew, Hand, KilledWorker, Ticket
 from streamrf.engines.cluster.groups import Group, Groups, Pace, joined
-from streamrf.errors import BudgetError, ClusterError, MissingDependencyError
 from streamrf.sources.base import Span
-from streamrf.units import format_bytes, format_seconds
+from streamrf.support.errors import BudgetError, ClusterError, MissingDependencyError
+from streamrf.support.units import format_bytes, format_seconds
 
 TICK = 0.1  # seconds between two looks at what is going on
 MAX_DEATHS = 3  # workers that may be lost over the same rows

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streamrf.errors import BudgetError
-from streamrf.units import format_bytes
+from streamrf.support.errors import BudgetError
+from streamrf.support.units import format_bytes
 
 # One sum a worker works on and the one it started from; at a checkpoint, while two more meet, both and their sum.
 STATES = 4

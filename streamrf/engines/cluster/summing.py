@@ -19,7 +19,7 @@ from streamrf.engines.cluster.errands import Orders, add_sums, sum_rows
 from streamrf.engines.cluster.foreman import Errand, Foreman, Part
 from streamrf.engines.cluster.groups import Groups, row_set
 from streamrf.engines.cluster.holdings import Holdings
-from streamrf.errors import DataError, StorageError, StreamRFError
+from streamrf.support.errors import DataError, StorageError, StreamRFError
 
 MAX_FETCHES = 3  # times that one result is asked for
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.aligned import draw_aligned
 from streamrf.maps.frequencies.base import Draw, Frequencies, apply_factor, need_radial, stream
@@ -21,6 +20,7 @@ from streamrf.maps.frequencies.quasi import draw_digital_net, draw_halton, draw_
 from streamrf.maps.frequencies.structured import draw_fastfood, draw_sorf
 from streamrf.maps.frequencies.weighted import draw_weighted
 from streamrf.maps.learning import UNTOLD, Learning
+from streamrf.support.errors import InputError
 
 __all__ = ["KINDS", "Frequencies", "Kind", "StructuredProjection", "check", "draw", "draw_phases", "kind_of", "stream"]
 

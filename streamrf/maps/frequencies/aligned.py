@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.maps.frequencies.base import Draw, Frequencies
+from streamrf.support.errors import InputError
 
 POOL = 8  # draws for each frequency that is kept
 RADIUS = 1.0  # chi-square divergence from uniform weights

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.projection import StructuredProjection
 from streamrf.maps.learning import UNTOLD, Learning
+from streamrf.support.errors import FileFormatError, InputError
 
 
 def stream(seed: int, name: str) -> np.random.Generator:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.maps.frequencies.base import Draw, Frequencies, uniform_weights
 from streamrf.maps.frequencies.monte_carlo import draw_mc
 from streamrf.maps.frequencies.orthogonal import draw_orthogonal
+from streamrf.support.errors import InputError
 
 ROWS = 21_384  # that learning may look at: what it learns from, and what it is judged by
 FEWEST_ROWS = 16

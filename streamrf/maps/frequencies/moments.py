@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.errors import InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.base import Draw, Frequencies, evenly
+from streamrf.support.errors import InputError
 
 ROUNDS = 10  # directions are whitened and put back to norm 1 in turns; this many settle it to a few digits
 

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from streamrf.errors import FileFormatError
 from streamrf.maps.hadamard import padded_length, project_rows
-from streamrf.threads import Threads
+from streamrf.support.errors import FileFormatError
+from streamrf.support.threads import Threads
 
 SPAN = 256  # rows a thread takes at once
 

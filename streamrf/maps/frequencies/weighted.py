@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from streamrf.errors import NumericalError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.base import Draw, Frequencies
 from streamrf.maps.frequencies.monte_carlo import draw_mc
 from streamrf.maps.frequencies.orthogonal import draw_orthogonal
+from streamrf.support.errors import NumericalError
 
 RIDGE = 1e-2  # of the mean diagonal of the normal equations; the fit is the same for a tenth or ten times as much
 ROWS = 2000  # of the sample; its pairs are 4 million equations

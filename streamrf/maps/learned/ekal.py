@@ -15,10 +15,10 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize, nnls
 
-from streamrf.errors import DataError, MismatchError, NumericalError
 from streamrf.kernels import Kernel, NormKernel
 from streamrf.maps.frequencies.base import uniform_weights
 from streamrf.maps.frequencies.weighted import nonnegative_solution
+from streamrf.support.errors import DataError, MismatchError, NumericalError
 
 ITERATIONS = 20  # T of the paper
 STEPS = 10  # S of the paper

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.errors import DataError
 from streamrf.maps.learned.ekal import Landmarks
+from streamrf.support.errors import DataError
 
 SMALL = 4_000_000  # entries up to which plain k-means is quick
 BATCH = 2048

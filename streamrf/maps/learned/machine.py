@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from streamrf.errors import InputError, NumericalError
+from streamrf.support.errors import InputError, NumericalError
 
 JITTERS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # a feature's mean square is about a half
 BLOCK = 1024

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streamrf.errors import InputError
+from streamrf.support.errors import InputError
 
 ISOTROPIC, DIAGONAL, FULL = "isotropic", "diagonal", "full"
 ROUNDS = 4

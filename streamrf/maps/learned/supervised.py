@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamrf.errors import DataError, InputError, MismatchError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.base import uniform_weights
 from streamrf.maps.learned.adam import Adam
@@ -28,6 +27,7 @@ from streamrf.maps.learned.ekal import (
 )
 from streamrf.maps.learned.landmarks import sample_landmarks
 from streamrf.maps.learned.machine import Fit, Loss, Moments, Products, least_squares, loss_named
+from streamrf.support.errors import DataError, InputError, MismatchError
 
 GAMMAS = (0.1, 0.3, 1.0)
 ETAS = (0.0, 10.0)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import DataError, InputError
 from streamrf.kernels import Kernel
 from streamrf.maps.frequencies.base import uniform_weights
 from streamrf.maps.learned.ekal import DECAY, Landmarks, Learned, Pairs, ekal_loss, learn_ekal, relative_error
 from streamrf.maps.learned.fresh import Schedule, learn_fresh
 from streamrf.maps.learned.landmarks import Clusters, sample_landmarks
+from streamrf.support.errors import DataError, InputError
 
 SAMPLE, CLUSTER = "sample", "cluster"
 FEWEST_LANDMARKS, MOST_LANDMARKS = 50, 256  # a step: more of them make steps dearer, not better

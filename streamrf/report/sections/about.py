@@ -11,8 +11,8 @@ from streamrf.report.evidence import Evidence
 from streamrf.report.figures import Picture
 from streamrf.report.page import Section
 from streamrf.report.words import number
+from streamrf.support.units import format_bytes, format_count, format_seconds
 from streamrf.training import chosen
-from streamrf.units import format_bytes, format_count, format_seconds
 
 
 def settings(evidence: Evidence) -> Section:

@@ -10,7 +10,7 @@ from streamrf.report.evidence import Evidence
 from streamrf.report.figures import Picture
 from streamrf.report.page import Section
 from streamrf.report.words import number
-from streamrf.units import format_count
+from streamrf.support.units import format_count
 
 ROC_CLASSES = 6
 

@@ -10,7 +10,7 @@ from streamrf.report import curves, figures
 from streamrf.report.evidence import Evidence
 from streamrf.report.figures import Picture
 from streamrf.report.page import Section
-from streamrf.units import format_count
+from streamrf.support.units import format_count
 
 MOST_COLUMNS = 100  # inputs that are shuffled
 SHOWN_COLUMNS = 15

@@ -13,7 +13,7 @@ from streamrf.report import curves, figures
 from streamrf.report.evidence import Evidence, fourier_features
 from streamrf.report.figures import Picture
 from streamrf.report.page import Section
-from streamrf.units import format_count
+from streamrf.support.units import format_count
 
 CURVE_FEATURES = 500  # an eigenproblem of this size for each point of the curve
 FEWEST_ROWS = 100

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import streamrf
-from streamrf.errors import ExistsError, FileFormatError, InputError, MismatchError
-from streamrf.storing import safejson
-from streamrf.storing.files import (
+from streamrf.support.errors import ExistsError, FileFormatError, InputError, MismatchError
+from streamrf.support.storage import safejson
+from streamrf.support.storage.files import (
     AnyPath,
     atomic_directory,
     check_free_space,
@@ -27,7 +27,7 @@ from streamrf.storing.files import (
     storage_errors,
     write_durably,
 )
-from streamrf.storing.tensors import (
+from streamrf.support.storage.tensors import (
     Arrays,
     HashingReader,
     HashingWriter,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
-from streamrf.errors import DataError
+from streamrf.support.errors import DataError
 
 SUM_ORIGIN = -1074  # the exponent of the smallest float64
 SUM_LIMBS = 67  # for 2,098 bits of float64 and the bits of a count

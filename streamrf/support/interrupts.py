@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from streamrf.errors import StreamRFError
+from streamrf.support.errors import StreamRFError
 
 
 class Interrupted(StreamRFError, KeyboardInterrupt):

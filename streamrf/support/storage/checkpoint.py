@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamrf.errors import FileFormatError, MismatchError
-from streamrf.storing import safejson
-from streamrf.storing.files import AnyPath
-from streamrf.storing.storage import open_storage
-from streamrf.storing.tensors import (
+from streamrf.support.errors import FileFormatError, MismatchError
+from streamrf.support.storage import safejson
+from streamrf.support.storage.backends import open_storage
+from streamrf.support.storage.files import AnyPath
+from streamrf.support.storage.tensors import (
     Arrays,
     HashingReader,
     HashingWriter,

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, InputError
-from streamrf.storing import safejson
-from streamrf.units import format_bytes
+from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.storage import safejson
+from streamrf.support.units import format_bytes
 
 MAX_HEADER_BYTES = 8 * 2**20
 PIECE_BYTES = 4 * 2**20  # hashed and written, or read and hashed, at a time: stays in a cache

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from streamrf.errors import MissingDependencyError, StorageError, StreamRFError
-from streamrf.storing.files import (
+from streamrf.support.errors import MissingDependencyError, StorageError, StreamRFError
+from streamrf.support.storage.files import (
     AnyPath,
     atomic_write,
     check_free_space,
@@ -23,7 +23,7 @@ from streamrf.storing.files import (
     sync_directory,
     write_durably,
 )
-from streamrf.storing.tensors import Readable, Writable
+from streamrf.support.storage.tensors import Readable, Writable
 
 Writer = Callable[[Writable], object]
 _BUCKET_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})

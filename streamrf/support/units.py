@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 from typing import SupportsIndex
 
-from streamrf.errors import InputError
+from streamrf.support.errors import InputError
 
 _BYTE_UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):

@@ -22,8 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from streamrf.errors import ExistsError, StorageError
-from streamrf.units import format_bytes
+from streamrf.support.errors import ExistsError, StorageError
+from streamrf.support.units import format_bytes
 
 AnyPath = str | os.PathLike[str]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.errors import FileFormatError, InputError
+from streamrf.support.errors import FileFormatError, InputError
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64

@@ -1,0 +1,1 @@
+"""What every room may use: errors, units, threads, memory, progress, exact sums, storage."""
