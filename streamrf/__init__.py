@@ -19,8 +19,8 @@ _HOMES = {
     "streamrf.estimators.classifier": ("KernelClassifier",),
     "streamrf.estimators.features": ("RandomFeatures",),
     "streamrf.estimators.regressor": ("KernelRegressor",),
-    "streamrf.sources.base": ("Source",),
-    "streamrf.sources.open": ("open_source",),
+    "streamrf.data.source": ("Source",),
+    "streamrf.data.open": ("open_source",),
     "streamrf.recipe": ("Recipe",),
     "streamrf.training": ("Settings", "Trained"),
     "streamrf.support.progress": ("Reporter",),
@@ -42,11 +42,11 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 if TYPE_CHECKING:
     from streamrf.algebra import Statistics, accumulate, forget, prepare, update
     from streamrf.api import evaluate, plan, predict, train
+    from streamrf.data.open import open_source
+    from streamrf.data.source import Source
     from streamrf.estimators import KernelClassifier, KernelRegressor, RandomFeatures
     from streamrf.model import Model
     from streamrf.recipe import Recipe
-    from streamrf.sources.base import Source
-    from streamrf.sources.open import open_source
     from streamrf.support.errors import StreamRFError
     from streamrf.support.progress import Reporter
     from streamrf.training import Settings, Trained

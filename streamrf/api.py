@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 
 from streamrf import training
+from streamrf.data.coding import known_choice
+from streamrf.data.open import open_source
+from streamrf.data.source import Block, Source
+from streamrf.data.spans import work_spans
+from streamrf.data.writers import open_sink
+from streamrf.data.writers.parts import open_parts
 from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
 from streamrf.model import Model
@@ -23,12 +29,6 @@ from streamrf.prediction import (
     prediction_columns,
 )
 from streamrf.recipe import Recipe
-from streamrf.sinks import open_sink
-from streamrf.sinks.parts import open_parts
-from streamrf.sources.base import Block, Source
-from streamrf.sources.coding import known_choice
-from streamrf.sources.open import open_source
-from streamrf.sources.spans import work_spans
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads, available_cores

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.engines.base import Pass
 from streamrf.maps.scores import Scorer
 from streamrf.pilot.trial import wrong_classes
 from streamrf.prepared import Prepared
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
-from streamrf.sources.base import Block
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.sample import SampleState

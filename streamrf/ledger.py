@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-from streamrf.sources.base import Source, Span
+from streamrf.data.source import Source, Span
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage import safejson
 from streamrf.support.units import format_count

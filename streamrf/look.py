@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.sources.base import Source, Span
-from streamrf.sources.retries import persistently
-from streamrf.sources.screening import missing_rows
-from streamrf.sources.spans import work_spans
+from streamrf.data.retries import persistently
+from streamrf.data.screening import missing_rows
+from streamrf.data.source import Source, Span
+from streamrf.data.spans import work_spans
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.units import format_count
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding

@@ -12,7 +12,8 @@ import numpy as np
 
 import streamrf
 from streamrf.calibration import Calibration
-from streamrf.columns.document import Columns, names_from_json, names_to_json
+from streamrf.data.columns.document import Columns, names_from_json, names_to_json
+from streamrf.data.source import Source
 from streamrf.ledger import Ledger
 from streamrf.maps.base import FeatureMap, RowScorer
 from streamrf.maps.binning import BinningMap
@@ -20,7 +21,6 @@ from streamrf.maps.build import map_from_parts
 from streamrf.recipe import Recipe
 from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import Weights
-from streamrf.sources.base import Source
 from streamrf.statistics.gram import GramState
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive

@@ -12,11 +12,11 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from streamrf.data.source import Source
 from streamrf.engines.base import Engine, Pass
 from streamrf.glimpse import Glimpse
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.prepared import Prepared
-from streamrf.sources.base import Source
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.marks import no_marks
 from streamrf.support.errors import DataError, StorageError

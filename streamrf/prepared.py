@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.calibration import Calibration
-from streamrf.columns.document import Columns, names_from_json, names_to_json
+from streamrf.data.columns.document import Columns, names_from_json, names_to_json
 from streamrf.ledger import Ledger
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.build import map_from_parts

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import inf
 from typing import Any
 
+from streamrf.data.screening import POLICIES
 from streamrf.kernels import make_kernel
 from streamrf.look import TASKS
 from streamrf.maps.binning import BinningMap, width_law
@@ -14,7 +15,6 @@ from streamrf.maps.fourier import FORMS
 from streamrf.maps.frequencies import KINDS, Kind, kind_of
 from streamrf.maps.learning import Learning
 from streamrf.precision import PRECISIONS
-from streamrf.sources.screening import POLICIES
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage import safejson
 

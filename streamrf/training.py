@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.sampling import draw_sample
+from streamrf.data.source import Block, Source
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
 from streamrf.kernels import make_kernel
@@ -24,7 +26,6 @@ from streamrf.passes import Passes, Saving
 from streamrf.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
 from streamrf.pilot.fourier import PilotRun, budget_seconds, defaults, sample_rows
 from streamrf.pilot.learning_story import map_sentence, with_names
-from streamrf.pilot.sampling import draw_sample
 from streamrf.planning.binning import cache_on_workers
 from streamrf.planning.choose import compares, plan_run
 from streamrf.planning.plans import Plan
@@ -34,7 +35,6 @@ from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
 from streamrf.routes.iterative import SAMPLE
 from streamrf.scaling.scaling import Scaling, fit_scaling
-from streamrf.sources.base import Block, Source
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.moments import Moments

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.sources.base import Source, Span
-from streamrf.sources.retries import persistently
-from streamrf.sources.screening import missing_rows
-from streamrf.sources.spans import work_spans
+from streamrf.data.retries import persistently
+from streamrf.data.screening import missing_rows
+from streamrf.data.source import Source, Span
+from streamrf.data.spans import work_spans
 from streamrf.support.errors import DataError, InputError
 from streamrf.targets import TargetCoding
 

@@ -18,7 +18,7 @@ import dask
 import numpy as np
 from distributed import Client, LocalCluster
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads

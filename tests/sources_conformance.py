@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from streamrf.sources import Source, Span, open_source
-from streamrf.sources.spans import work_spans
+from streamrf.data.open import open_source
+from streamrf.data.source import Source, Span
+from streamrf.data.spans import work_spans
 from streamrf.support.errors import DataError, InputError
 
 ROWS, COLUMNS = 97, 5

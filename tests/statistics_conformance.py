@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.support.errors import FileFormatError
 from streamrf.support.threads import Threads
 

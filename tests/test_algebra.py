@@ -27,13 +27,14 @@ from streamrf.algebra import (
     update,
 )
 from streamrf.algebra.strict import retrain
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.shards import Shards
+from streamrf.data.weighted import Weighted
 from streamrf.ledger import RowSet, ledger_of
 from streamrf.model import Model
 from streamrf.planning import plans as plan
 from streamrf.recipe import Recipe
-from streamrf.sources import ArraySource, open_source
-from streamrf.sources.shards import Shards
-from streamrf.sources.weighted import Weighted
 from streamrf.support.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter

@@ -11,15 +11,15 @@ from commands import done, everything_in, streamrf
 from interruptions import Stops
 from tables import labelled, smooth, write_zarr
 
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Span
 from streamrf.model import Model
 from streamrf.planning import binning as binning_plan
 from streamrf.planning.binning import CachePlan, cache_on_workers, choose_cache, plan_binning, settled_sizes
 from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
 from streamrf.routes import binning as route
-from streamrf.sources import open_source
-from streamrf.sources.base import Span
-from streamrf.sources.memory import ArraySource
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.interrupts import Interrupted

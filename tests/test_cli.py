@@ -20,13 +20,13 @@ from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
 from streamrf.cli.train import default_out
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
 from streamrf.model import Model
 from streamrf.pilot.fourier import PilotRun
 from streamrf.recipe import Recipe
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Block
 from streamrf.statistics.moments import Moments
 from streamrf.support import errors
 from streamrf.support.progress import Reporter

@@ -24,6 +24,11 @@ from tables import labelled, smooth, write_zarr
 
 import streamrf
 from streamrf.cli import main
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Span
+from streamrf.data.writers import zarr as zarr_sink
+from streamrf.data.writers.parts import open_parts
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.engines.cluster.addresses import Address, connect
@@ -34,9 +39,6 @@ from streamrf.ledger import RowSet
 from streamrf.model import Model
 from streamrf.prediction import evaluate_rows, predict_elsewhere, prediction_columns, predictions
 from streamrf.recipe import Recipe
-from streamrf.sinks import zarr as zarr_sink
-from streamrf.sinks.parts import open_parts
-from streamrf.sources import ArraySource, Span, open_source
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, ClusterError, DataError, InputError, MismatchError, StorageError
 from streamrf.support.interrupts import Interrupted

@@ -13,13 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.columns import Column, Columns, Handling, learning
-from streamrf.columns.arrow import as_levels
-from streamrf.columns.encoding import Encoder
-from streamrf.columns.learning import learn_columns
-from streamrf.frames.base import Frame
-from streamrf.sources import Span, open_source
-from streamrf.sources.coding import learn_coding
+from streamrf.data.coding import learn_coding
+from streamrf.data.columns import learning
+from streamrf.data.columns.arrow import as_levels
+from streamrf.data.columns.document import Column, Columns
+from streamrf.data.columns.encoding import Encoder
+from streamrf.data.columns.handling import Handling
+from streamrf.data.columns.learning import learn_columns
+from streamrf.data.open import open_source
+from streamrf.data.readers.frame import Frame
+from streamrf.data.source import Span
 from streamrf.support.errors import DataError, FileFormatError, InputError
 from streamrf.support.storage import safejson
 

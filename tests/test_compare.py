@@ -17,13 +17,13 @@ from streamrf import plots
 from streamrf.comparing import bounds, epsilon, grids
 from streamrf.comparing import maps as comparison
 from streamrf.comparing.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import KINDS, draw, draw_phases, kind_of
 from streamrf.pilot.fourier import RIDGES
 from streamrf.planning import rates as calibrate
 from streamrf.recipe import Recipe
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Block
 from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads

@@ -24,13 +24,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
-from streamrf.conversion.budget import chunk_rows
-from streamrf.conversion.inputs import detect
-from streamrf.conversion.to_zarr import gathered
-from streamrf.frames import types
-from streamrf.frames.blocks import line_blocks
-from streamrf.frames.csv import CsvFrame
-from streamrf.sources import Span, open_source
+from streamrf.data.convert.budget import chunk_rows
+from streamrf.data.convert.inputs import detect
+from streamrf.data.convert.to_zarr import gathered
+from streamrf.data.open import open_source
+from streamrf.data.readers import types
+from streamrf.data.readers.blocks import line_blocks
+from streamrf.data.readers.csv import CsvFrame
+from streamrf.data.source import Span
 from streamrf.support import errors
 
 ROWS = 500
@@ -264,8 +265,8 @@ SIZE, LIMIT = 8_000_000, 6_000_000
 SCRIPT = """
 import sys
 from streamrf.support import memory
-from streamrf.conversion import Conversion, convert
-from streamrf.frames import blocks
+from streamrf.data.convert.convert import Conversion, convert
+from streamrf.data.readers import blocks
 memory.limit_heaps()
 blocks.line_blocks.__kwdefaults__["size"] = 1 << 17  # smaller blocks of text, as the file is a small one
 small, big, out = sys.argv[1:]

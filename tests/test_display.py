@@ -17,10 +17,10 @@ from tables import labelled, smooth, write_zarr
 from streamrf import Recipe, glimpse
 from streamrf.algebra import accumulate, prepare
 from streamrf.cli import display
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass
 from streamrf.glimpse import Glimpse, first_rows
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Block, Span
 from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import SampleState, chosen_rows

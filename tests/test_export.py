@@ -17,14 +17,16 @@ import pytest
 from commands import done, streamrf
 from tables import labelled, smooth
 
-from streamrf.columns import Handling
-from streamrf.columns.encoding import Encoder
+from streamrf.data.columns.encoding import Encoder
+from streamrf.data.columns.handling import Handling
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Span
 from streamrf.export import pipeline_of
 from streamrf.export.numpy_script import script_text, write_script
 from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
 from streamrf.recipe import Recipe
-from streamrf.sources import ArraySource, Span, open_source
 from streamrf.support import errors
 from streamrf.support.threads import Threads
 from streamrf.training import Settings, train

@@ -29,13 +29,14 @@ from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
 from streamrf.api import predict
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.readers.zarr import ZarrSource
+from streamrf.data.retries import WAITS, persistently
+from streamrf.data.source import Span
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import ClusterEngine, foreman
 from streamrf.recipe import Recipe
-from streamrf.sources import ArraySource, open_source
-from streamrf.sources.base import Span
-from streamrf.sources.retries import WAITS, persistently
-from streamrf.sources.zarr import ZarrSource
 from streamrf.statistics.moments import Moments, moments_of
 from streamrf.support.errors import BudgetError, ClusterError, ExistsError, StorageError
 from streamrf.support.interrupts import Interrupted

@@ -11,6 +11,8 @@ from cluster_tools import Counts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Span
 from streamrf.engines.base import Pass
 from streamrf.engines.cluster import foreman
 from streamrf.engines.cluster.crew import CalledOff, Hand
@@ -18,8 +20,6 @@ from streamrf.engines.cluster.errands import add_sums, sum_rows
 from streamrf.engines.cluster.groups import Groups, Pace, joined, row_set, units_of
 from streamrf.engines.cluster.summing import Summing
 from streamrf.ledger import RowSet
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Span
 from streamrf.support.errors import BudgetError, ClusterError, DataError
 
 ROWS = 300

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 
+from streamrf.data.source import Block
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.maps.scores import Scorer
 from streamrf.precision import make_precision
 from streamrf.products import LIMITS
 from streamrf.scaling.scaling import fit_scaling
-from streamrf.sources.base import Block
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.opening import Opening
 from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls

@@ -15,6 +15,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from tables import labelled, smooth, write_zarr
 
 import streamrf.planning.plans as plan
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.losses import Huber
 from streamrf.planning.plans import make_plan
@@ -22,7 +24,6 @@ from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
 from streamrf.routes import newton
 from streamrf.routes.walk import Trial, next_block, next_ridge
-from streamrf.sources import ArraySource, open_source
 from streamrf.statistics import descent
 from streamrf.statistics.descent import Descent
 from streamrf.support.errors import BudgetError, InputError, MismatchError

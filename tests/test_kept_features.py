@@ -6,14 +6,14 @@ from interruptions import Stops
 from tables import smooth
 from test_gradient import make_gradient, table
 
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
 from streamrf.maps.fourier import FourierMap
 from streamrf.planning import iterative as planning
 from streamrf.planning import plans
 from streamrf.recipe import Recipe
 from streamrf.routes import iterative
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Block
 from streamrf.statistics import sample
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.support.errors import BudgetError

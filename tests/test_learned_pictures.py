@@ -8,13 +8,13 @@ from commands import streamrf
 
 from streamrf.comparing.maps import Bench, compare
 from streamrf.comparing.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learned import Pairs
 from streamrf.maps.learned.ekal import fit_weights, relative_error
 from streamrf.recipe import Recipe
-from streamrf.sources.base import Block
-from streamrf.sources.memory import ArraySource
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from commands import streamrf
 
+from streamrf.data.readers.memory import ArraySource
 from streamrf.kernels import make_kernel
 from streamrf.maps.frequencies import draw
 from streamrf.maps.learning import Learning
@@ -21,7 +22,6 @@ from streamrf.model import Model
 from streamrf.pilot.learning_story import learning_rows, map_sentence, with_names
 from streamrf.planning.learning import learning_bytes
 from streamrf.recipe import Recipe
-from streamrf.sources.memory import ArraySource
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 from streamrf.training import Settings, train

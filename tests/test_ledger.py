@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrf.data.source import Span
 from streamrf.ledger import Ledger, RowSet
-from streamrf.sources.base import Span
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 
 N = 40

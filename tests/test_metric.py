@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamrf.data.source import Block
 from streamrf.maps.learned import Judged, apply_factor, gradient_outer_product, learn_metric
 from streamrf.maps.learned.metric import root
 from streamrf.pilot.fourier import PilotRun
 from streamrf.pilot.metric import few_outputs, forms_for
 from streamrf.recipe import Recipe
 from streamrf.scaling.scaling import fit_scaling
-from streamrf.sources.base import Block
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from statistics_conformance import StatisticConformance, make_blocks
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics import moments as moments_module
 from streamrf.statistics.moments import Moments
 from streamrf.support.errors import DataError

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tables import smooth
 
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Span
-from streamrf.sources.remembered import Remembered
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.row_cache import Remembered
+from streamrf.data.source import Span
 from streamrf.support.errors import DataError
 
 

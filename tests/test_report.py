@@ -8,12 +8,13 @@ from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
 from streamrf.algebra import Statistics, accumulate
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
 from streamrf.kernels import make_kernel
 from streamrf.model import Model
 from streamrf.report import curves, make_report
 from streamrf.report.evidence import gather_evidence, row_set
 from streamrf.solvers.ridge import NormalEquations
-from streamrf.sources import ArraySource, open_source
 from streamrf.support.threads import ALONE, Threads
 
 EVERYTHING = {"errors", "learning", "inputs", "search", "spectrum", "kernel", "cost", "settings", "provenance"}

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.pilot.sampling import draw_sample, random_runs
-from streamrf.sources import ArraySource
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.sampling import draw_sample, random_runs
 from streamrf.support.errors import DataError, StorageError
 
 N = 10_000
@@ -50,7 +50,7 @@ class FailsOnce(ArraySource):
 
 
 def test_a_read_that_fails_for_a_moment_is_tried_again(monkeypatch):
-    monkeypatch.setattr("streamrf.sources.retries.WAITS", (0.0,))
+    monkeypatch.setattr("streamrf.data.retries.WAITS", (0.0,))
     one, other = (draw_sample(kind(X, X[:, 0], chunk_rows=500), 1000, 3, "error") for kind in (ArraySource, FailsOnce))
     assert np.array_equal(one.index, other.index)
 

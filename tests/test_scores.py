@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from streamrf.calibration import Calibration
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics.scores import Scores
 from streamrf.support.threads import ALONE
 from streamrf.targets import TargetCoding

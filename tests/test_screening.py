@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from sources_conformance import NAMES, ROWS, make_X, make_y, write_parquet
 
-from streamrf.sources import ArraySource, Block, Source, Span, open_source
-from streamrf.sources.screening import is_clean, missing_rows, screen
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.screening import is_clean, missing_rows, screen
+from streamrf.data.source import Block, Source, Span
 from streamrf.support.errors import DataError, InputError
 
 

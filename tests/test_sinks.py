@@ -21,13 +21,14 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.sinks import ENDINGS, UNKNOWN, Sink, open_sink
-from streamrf.sinks import parquet as parquet_module
-from streamrf.sinks import zarr as zarr_module
-from streamrf.sinks.base import RowBuffer
-from streamrf.sinks.encoded import StreamSink
-from streamrf.sinks.parts import open_parts, write_part
-from streamrf.sources import Span, open_source
+from streamrf.data.open import open_source
+from streamrf.data.source import Span
+from streamrf.data.writers import ENDINGS, UNKNOWN, Sink, open_sink
+from streamrf.data.writers import parquet as parquet_module
+from streamrf.data.writers import zarr as zarr_module
+from streamrf.data.writers.base import RowBuffer
+from streamrf.data.writers.encoded import StreamSink
+from streamrf.data.writers.parts import open_parts, write_part
 from streamrf.support.errors import ExistsError, InputError, StorageError
 
 N = 100
@@ -294,7 +295,7 @@ FULL_DISK = """
 import resource, signal, sys, os, errno
 import numpy as np
 from streamrf.support.errors import StorageError
-from streamrf.sinks import open_sink
+from streamrf.data.writers import open_sink
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder = sys.argv[1]
 rng = np.random.default_rng(0)
@@ -314,7 +315,7 @@ for ending in (".zarr", ".parquet", ".npy", ".csv"):
 
 KILLED = """
 import os, signal, sys
-from streamrf.sinks import open_sink
+from streamrf.data.writers import open_sink
 sinks = [open_sink(f"{sys.argv[1]}/out{ending}", 10, [("p", "f8")]).__enter__() for ending in sys.argv[2:]]
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -377,5 +378,5 @@ def test_row_buffer_loses_nothing_and_cuts_at_borders(blocks: list[tuple[int, in
 
 
 def test_importing_sinks_imports_no_storage_library() -> None:
-    code = "import sys, streamrf.sinks; print(sorted({'zarr', 'pyarrow', 'numba'} & set(sys.modules)))"
+    code = "import sys, streamrf.data.writers; print(sorted({'zarr', 'pyarrow', 'numba'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -9,10 +9,11 @@ import pytest
 from scipy import sparse
 from sources_conformance import ROWS, SourceConformance, make_X
 
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.sliced import SlicedSource, is_sliced
+from streamrf.data.source import Span
 from streamrf.estimators.batch import Batch
 from streamrf.estimators.inputs import is_stored, stored_source
-from streamrf.sources import ArraySource, Span
-from streamrf.sources.sliced import SlicedSource, is_sliced
 from streamrf.support.errors import InputError
 
 

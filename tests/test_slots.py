@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block, Span
 from streamrf.maps.binning import BinningMap, GammaWidths
 from streamrf.scaling.scaling import fit_scaling
 from streamrf.slots import DISK, MEMORY, NOWHERE, SlotCache, SlotMaker, SlotSource, let_go
 from streamrf.slots.maker import MOST_RUNS, maker_of, slot_maker
 from streamrf.slots.source import reopen
-from streamrf.sources.base import Block, Span
-from streamrf.sources.memory import ArraySource
 from streamrf.statistics.bins import Bins, BinsProduct
 from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.sample import chosen_rows
@@ -161,7 +161,7 @@ def test_old_runs_are_let_go_unless_someone_is_at_them():
 def test_a_source_of_slots_is_opened_again_by_its_spec(tmp_path):
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", Y)
-    from streamrf.sources import open_source
+    from streamrf.data.open import open_source
 
     mine = slot_maker(SCALING, MAP, "spec", "error", MEMORY, 10**6)
     source = SlotSource(open_source(str(tmp_path)), mine)

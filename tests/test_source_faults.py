@@ -13,7 +13,8 @@ import pytest
 import zarr
 from sources_conformance import COLUMNS, ROWS, make_X, make_y, write_parquet, write_zarr
 
-from streamrf.sources import Span, open_source
+from streamrf.data.open import open_source
+from streamrf.data.source import Span
 from streamrf.support.errors import DataError, InputError, StorageError
 
 

@@ -19,11 +19,12 @@ import zarr
 from s3_server import s3_bucket
 from sources_conformance import NAMES, ROWS, SourceConformance, make_X, make_y, write_parquet, write_zarr
 
-from streamrf.sources import ArraySource, Source, Span, open_source
-from streamrf.sources import locations as locations_module
-from streamrf.sources.locations import is_pattern
-from streamrf.sources.open import parquet_files
-from streamrf.sources.spans import work_spans
+from streamrf.data import locations as locations_module
+from streamrf.data.locations import is_pattern
+from streamrf.data.open import open_source, parquet_files
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Source, Span
+from streamrf.data.spans import work_spans
 from streamrf.support.errors import DataError, InputError, MissingDependencyError, StorageError
 
 FEW_TYPES, FEW_KINDS = ["f4", "i8"], ["int", "text"]  # where another class tries them all
@@ -375,7 +376,8 @@ class TestAddresses:
 MEASURE = """
 import sys, threading, time
 import psutil
-from streamrf.sources import Span, open_source
+from streamrf.data.source import Span
+from streamrf.data.open import open_source
 process, most, reading = psutil.Process(), 0, True
 def watch():
     global most
@@ -417,5 +419,5 @@ def test_reading_needs_no_more_memory_than_it_says(tmp_path: Path, form: str) ->
 
 
 def test_importing_sources_imports_no_storage_library() -> None:
-    code = "import sys, streamrf.sources; print(sorted({'zarr', 'pyarrow', 'fsspec', 'numba'} & set(sys.modules)))"
+    code = "import sys, streamrf.data; print(sorted({'zarr', 'pyarrow', 'fsspec', 'numba'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

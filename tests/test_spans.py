@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.sources import ArraySource, Span
-from streamrf.sources.readahead import ReadAhead
-from streamrf.sources.spans import work_spans
+from streamrf.data.readahead import ReadAhead
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Span
+from streamrf.data.spans import work_spans
 from streamrf.support.errors import InputError
 
 

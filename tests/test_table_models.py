@@ -21,10 +21,11 @@ from commands import FAST, PROJECT, done, streamrf
 
 from streamrf.algebra import Statistics
 from streamrf.cli import main
+from streamrf.data.open import open_source
+from streamrf.data.source import Span
 from streamrf.export import pipeline_of
 from streamrf.export.numpy_script import write_script
 from streamrf.model import Model
-from streamrf.sources import Span, open_source
 from streamrf.support import errors
 
 ROWS = 900
@@ -214,9 +215,9 @@ SCRIPT = """
 import io, sys
 from streamrf.support import memory
 from streamrf.model import Model
-from streamrf.sinks.encoded import StreamSink
+from streamrf.data.writers.encoded import StreamSink
 from streamrf.streams.predicting import StreamPredictor, stream_columns
-from streamrf.streams.reading import read_tables
+from streamrf.data.readers.stream import read_tables
 from streamrf.support.threads import Threads
 memory.limit_heaps()
 

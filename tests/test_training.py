@@ -6,12 +6,13 @@ from interruptions import Stops
 from sklearn.kernel_ridge import KernelRidge
 from tables import labelled, smooth, write_zarr
 
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.sampling import draw_sample
 from streamrf.maps.frequencies import KINDS
 from streamrf.model import Model
-from streamrf.pilot.sampling import draw_sample
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import NormalEquations
-from streamrf.sources import ArraySource, open_source
 from streamrf.statistics.gram import Gram
 from streamrf.support.errors import BudgetError, DataError, InputError, MismatchError
 from streamrf.support.interrupts import Interrupted

@@ -9,14 +9,14 @@ from commands import done, streamrf
 from scipy.stats import multivariate_normal
 from tables import labelled, smooth, write_zarr
 
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
 from streamrf.kernels import make_kernel
 from streamrf.maps.build import build_fourier
 from streamrf.model import Model
 from streamrf.precision import make_precision
 from streamrf.recipe import Recipe
 from streamrf.scaling.scaling import fit_scaling
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Block
 from streamrf.statistics.gram import Gram
 from streamrf.support.errors import InputError
 from streamrf.support.threads import ALONE

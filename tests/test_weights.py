@@ -7,10 +7,11 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 from tables import write_zarr
 
 from streamrf.calibration import Calibration
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Span
 from streamrf.planning.plans import make_plan
 from streamrf.recipe import Recipe
-from streamrf.sources import ArraySource, open_source
-from streamrf.sources.base import Span
 from streamrf.statistics.folds import fold_of
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import ALONE

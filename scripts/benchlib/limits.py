@@ -105,7 +105,7 @@ def reading_rates(context: Context) -> Cell:
     import pyarrow.parquet as parquet
     import zarr
 
-    from streamrf.sources import open_source
+    from streamrf.data.open import open_source
 
     rows = 5000 if context.quick else 1_000_000
     table = generated(context.work / "tables" / f"read-{rows}" / "train.zarr", rows, INPUTS)

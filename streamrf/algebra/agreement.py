@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.columns.document import Columns
+from streamrf.data.columns.document import Columns
+from streamrf.data.source import Source
 from streamrf.look import TargetScan
 from streamrf.model import check_columns
 from streamrf.prepared import Prepared
-from streamrf.sources.base import Source
 from streamrf.statistics.gram import MAX_ROWS, GramState
 from streamrf.support.errors import DataError, MismatchError, NumericalError
 from streamrf.targets import REGRESSION

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamrf.algebra.changes import Work, rows_in
+from streamrf.data.source import Source
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.model import Model
 from streamrf.recipe import Recipe
-from streamrf.sources.base import Source
 from streamrf.support.errors import InputError, MismatchError
 from streamrf.training import Trained, Training
 

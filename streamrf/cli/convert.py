@@ -52,7 +52,7 @@ def command(source: str, out: str, **options: Any) -> None:  # fmt: skip
       streamrf convert images.h5 images.zarr --x train/X --y train/y --memory 2GB
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.conversion import Conversion, convert
+    from streamrf.data.convert.convert import Conversion, convert
     from streamrf.support.units import format_count
 
     start = time.monotonic()

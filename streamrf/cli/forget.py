@@ -103,9 +103,8 @@ def _train_anew(
 
 def _coded_anew(old: Any, stays: Any, rest: tuple[str, ...], work: Any, options: dict[str, Any]) -> Any:
     """The shards that stay, their columns coded as is learned from them alone; a zarr store has its coding itself."""
-    from streamrf.sources import open_source
-    from streamrf.sources.coding import learn_coding
-    from streamrf.sources.open import parquet_files
+    from streamrf.data.coding import learn_coding
+    from streamrf.data.open import open_source, parquet_files
     from streamrf.support.errors import InputError
 
     place = list(rest)

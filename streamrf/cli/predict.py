@@ -52,7 +52,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
       tail -f rows.jsonl | streamrf predict data.model - --format jsonl --out - | consumer
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.columns.document import describe_unknown
+    from streamrf.data.columns.document import describe_unknown
     from streamrf.model import Model
     from streamrf.prediction import prediction_columns
     from streamrf.support.units import format_count
@@ -112,7 +112,7 @@ def _refuse_parts(options: dict[str, Any]) -> None:
 
 def _stream_form(data: tuple[str, ...], asked: str) -> str | None:
     """The format of data that comes row after row; None for tables that are read in parts."""
-    from streamrf.frames.open import format_of
+    from streamrf.data.readers.open_frame import format_of
 
     if data == (STREAM,):
         return asked
@@ -129,9 +129,9 @@ class _Job:
 
     def stream(self, location: str, form: str) -> tuple[int, dict[str, int]]:
         """Rows as they come."""
-        from streamrf.sinks import UNKNOWN
+        from streamrf.data.readers.stream import tables_at
+        from streamrf.data.writers import UNKNOWN
         from streamrf.streams.predicting import StreamPredictor, stream_columns
-        from streamrf.streams.reading import tables_at
         from streamrf.support.threads import Threads
 
         where = "standard input" if location == STREAM else location
@@ -161,14 +161,14 @@ class _Job:
 
     def _sink(self, n_rows: int) -> AbstractContextManager[Any]:
         if self.out == STREAM:
-            from streamrf.sinks.encoded import StreamSink
+            from streamrf.data.writers.encoded import StreamSink
 
             return StreamSink(sys.stdout.buffer, self.options["form"], self.columns)
-        from streamrf.sinks import open_sink
+        from streamrf.data.writers import open_sink
 
         return open_sink(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])
 
     def _parts(self, n_rows: int) -> AbstractContextManager[Any]:
-        from streamrf.sinks.parts import open_parts
+        from streamrf.data.writers.parts import open_parts
 
         return open_parts(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])

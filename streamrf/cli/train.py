@@ -119,7 +119,7 @@ def settled(recipe: Any) -> dict[str, Any]:
 
 def default_out(data: str) -> str:
     """data.zarr -> data.model, part-*.parquet -> part-all.model: beside the data, or here where the data is remote."""
-    from streamrf.sources.locations import without_query
+    from streamrf.data.locations import without_query
 
     pattern = r"[*?]+|\[[^]]*\]"
     path = without_query(data).rstrip("/")

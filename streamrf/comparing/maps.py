@@ -15,6 +15,8 @@ import numpy as np
 
 from streamrf.comparing.grids import draw_grids, dual_scores, shared_grids
 from streamrf.comparing.kernel_error import feature_block, relative_error, relative_gap
+from streamrf.data.sampling import draw_sample
+from streamrf.data.source import Block, Source
 from streamrf.kernels import Kernel, make_kernel
 from streamrf.look import TargetScan, settle_targets
 from streamrf.maps.base import FeatureMap
@@ -23,12 +25,10 @@ from streamrf.maps.fourier import FourierMap
 from streamrf.maps.frequencies import KINDS, kind_of
 from streamrf.maps.learning import Learning
 from streamrf.pilot.fourier import RIDGES, defaults
-from streamrf.pilot.sampling import draw_sample
 from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.precision import make_precision
 from streamrf.recipe import BINNING, Recipe
 from streamrf.scaling.scaling import fit_scaling
-from streamrf.sources.base import Block, Source
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.support.progress import Reporter

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from streamrf.data.source import Source
 from streamrf.ledger import RowSet
-from streamrf.sources.base import Source
 from streamrf.statistics.base import State, Statistic
 
 S = TypeVar("S", bound=State)

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from streamrf.data.retries import persistently
+from streamrf.data.screening import screen
+from streamrf.data.source import Block, Source, Span
+from streamrf.data.spans import work_spans
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
 from streamrf.ledger import RowSet
-from streamrf.sources.base import Block, Source, Span
-from streamrf.sources.retries import persistently
-from streamrf.sources.screening import screen
-from streamrf.sources.spans import work_spans
 from streamrf.support.threads import Threads
 
 AHEAD = 1  # blocks that wait, read and screened, while one is summed: with the one being read, three are alive

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.sources.base import Block, Source, Span
+from streamrf.data.source import Block, Source, Span
 
 
 class Batch(Source):

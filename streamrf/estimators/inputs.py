@@ -10,14 +10,14 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from streamrf.columns.handling import Handling
+from streamrf.data.coding import known_choice
+from streamrf.data.columns.handling import Handling
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.sliced import SlicedSource, is_sliced, plain_array
+from streamrf.data.source import Source
+from streamrf.data.weighted import Weighted
 from streamrf.model import Model
-from streamrf.sources.base import Source
-from streamrf.sources.coding import known_choice
-from streamrf.sources.memory import ArraySource
-from streamrf.sources.open import open_source
-from streamrf.sources.sliced import SlicedSource, is_sliced, plain_array
-from streamrf.sources.weighted import Weighted
 from streamrf.support.errors import InputError
 
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamrf.algebra import Statistics, Work, accumulate, prepare
 from streamrf.algebra.statistics import prepared_of
 from streamrf.api import gather_scores
+from streamrf.data.source import Source
 from streamrf.estimators.batch import Batch
 from streamrf.estimators.inputs import (
     array_source,
@@ -28,7 +29,6 @@ from streamrf.kernels import make_kernel
 from streamrf.model import Model
 from streamrf.prediction import evaluate_rows
 from streamrf.recipe import Recipe
-from streamrf.sources.base import Source
 from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.archive import read_archive

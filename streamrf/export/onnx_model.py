@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.columns.document import ONEHOT, Column, Columns
+from streamrf.data.columns.document import ONEHOT, Column, Columns
 from streamrf.export.onnx_binning import binned
 from streamrf.export.onnx_graph import Graph, free_prefix
 from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline

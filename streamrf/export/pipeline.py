@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.columns.document import Columns
+from streamrf.data.columns.document import Columns
 from streamrf.maps.binning import BinningMap, hash_multipliers
 from streamrf.maps.cosine import SINE
 from streamrf.maps.fourier import FourierMap

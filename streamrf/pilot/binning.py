@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.maps.binning import BinningMap, occupancy, width_law
 from streamrf.pilot.fourier import DEFAULTS, VALIDATION, PilotRun, Trial
 from streamrf.pilot.trial import wrong_classes
@@ -25,7 +26,6 @@ from streamrf.pilot.widths import (
 from streamrf.planning.binning import settled_sizes, trial_grids
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.scaling.scaling import Scaling, fit_scaling
-from streamrf.sources.base import Block
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.targets import REGRESSION, TargetCoding

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.kernels import make_kernel, median_length_scale
 from streamrf.maps.build import build_fourier, default_kind
 from streamrf.maps.fourier import FourierMap
@@ -27,7 +28,6 @@ from streamrf.precision import PRECISIONS, make_precision
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.scaling.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.solvers.ridge import Weights
-from streamrf.sources.base import Block
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.scores import Scorer
 from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
-from streamrf.sources.base import Block
 from streamrf.statistics.gram import Gram
 from streamrf.support.threads import Threads
 from streamrf.targets import TargetCoding

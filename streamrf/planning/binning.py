@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.source import Source
+from streamrf.data.spans import work_spans
 from streamrf.engines.local import AHEAD
 from streamrf.maps.binning import BinningMap, GammaWidths
 from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_values, scores
@@ -32,8 +34,6 @@ from streamrf.planning.plans import (
 from streamrf.planning.rates import READ_RATE
 from streamrf.recipe import Recipe
 from streamrf.slots.cache import DISK, MEMORY, NOWHERE
-from streamrf.sources.base import Source
-from streamrf.sources.spans import work_spans
 from streamrf.support import memory
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes

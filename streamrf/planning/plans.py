@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.source import Source
+from streamrf.data.spans import work_spans
 from streamrf.engines.local import AHEAD
 from streamrf.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.planning.iterative import (
@@ -30,8 +32,6 @@ from streamrf.planning.rates import Rates
 from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeSolver
-from streamrf.sources.base import Source
-from streamrf.sources.spans import work_spans
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.units import format_bytes, format_seconds

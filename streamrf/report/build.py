@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamrf.data.source import Source
 from streamrf.model import Model
 from streamrf.plots import load_matplotlib
 from streamrf.report import sections
 from streamrf.report.evidence import Evidence, gather_evidence
 from streamrf.report.page import Section, page
-from streamrf.sources.base import Source
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds

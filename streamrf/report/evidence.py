@@ -16,10 +16,10 @@ import numpy as np
 from streamrf.algebra import Statistics
 from streamrf.algebra.agreement import check_possible
 from streamrf.algebra.changes import rows_in
+from streamrf.data.sampling import draw_sample
+from streamrf.data.source import Block, Source
 from streamrf.ledger import RowSet
 from streamrf.model import Model
-from streamrf.pilot.sampling import draw_sample
-from streamrf.sources.base import Block, Source
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.support.errors import MismatchError, NumericalError
 from streamrf.support.storage.archive import read_archive

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.calibration import Calibration
+from streamrf.data.source import Block
 from streamrf.maps.binning import BinningMap
 from streamrf.maps.binning_normal import OccupiedSlots, scores
 from streamrf.routes.base import Fitted, Route, Run
@@ -22,7 +23,6 @@ from streamrf.routes.judging import as_read, judge
 from streamrf.slots import SlotSource, let_go, slot_maker
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
 from streamrf.solvers.ridge import Weights
-from streamrf.sources.base import Block
 from streamrf.statistics.bins import Bins, BinsProduct, BinsState
 from streamrf.statistics.fitting import Fitting, FittingState
 from streamrf.statistics.sample import SampleState

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from streamrf.calibration import Calibration
+from streamrf.data.source import Block
 from streamrf.routes.base import Fitted, Route
 from streamrf.routes.judging import Unseen, as_read, judge, shares, weighed
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
-from streamrf.sources.base import Block
 from streamrf.statistics.fitting import Fitting, FittingState
 from streamrf.statistics.folds import Folds, FoldsState, fold_of
 from streamrf.statistics.gram import Gram, GramState

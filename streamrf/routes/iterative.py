@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from streamrf.calibration import Calibration
+from streamrf.data.row_cache import Remembered
+from streamrf.data.source import Block, Source
 from streamrf.maps.scores import Scorer, scored_width
 from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.judging import judge, shares, weighed
@@ -16,8 +18,6 @@ from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, Sample
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, sample_rows
-from streamrf.sources.base import Block, Source
-from streamrf.sources.remembered import Remembered
 from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.opening import Opening, OpeningState

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from streamrf.calibration import Calibration
+from streamrf.data.source import Block
 from streamrf.ledger import Ledger
 from streamrf.prepared import Prepared
 from streamrf.solvers.ridge import Weights
-from streamrf.sources.base import Block
 from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.scores import Scores
 from streamrf.support.threads import Threads

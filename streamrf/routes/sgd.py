@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.counting import CountingSource
+from streamrf.data.source import Block, Span
 from streamrf.losses import Loss, check_task, class_loss
 from streamrf.routes.base import Fitted, Run
 from streamrf.routes.iterative import IterativeRoute
@@ -20,8 +22,6 @@ from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.solvers.preconditioners import SampleRows
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import BATCH, SGD_ROWS, part_rows
-from streamrf.sources.base import Block, Span
-from streamrf.sources.counting import CountingSource
 from streamrf.statistics.descent import Descent, Pace
 
 EPOCHS = 10

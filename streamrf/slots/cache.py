@@ -16,7 +16,7 @@ from typing import IO
 
 import numpy as np
 
-from streamrf.sources.base import Span
+from streamrf.data.source import Span
 from streamrf.support.errors import StorageError
 
 MEMORY, DISK, NOWHERE = "memory", "disk", "nowhere"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.source import Block, Span
 from streamrf.maps.binning import BinningMap
 from streamrf.scaling.scaling import Scaling
 from streamrf.slots.cache import NOWHERE, SlotCache
-from streamrf.sources.base import Block, Span
 from streamrf.support.errors import MismatchError
 from streamrf.support.threads import Threads
 

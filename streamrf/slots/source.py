@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.pickling import StandIn
+from streamrf.data.screening import screen
+from streamrf.data.source import Block, Source, Span
 from streamrf.slots.cache import Kept
 from streamrf.slots.maker import SlotMaker, maker_of
-from streamrf.sources.base import Block, Source, Span
-from streamrf.sources.screening import screen
-from streamrf.sources.standing import StandIn
 from streamrf.support.errors import InputError
 
 
@@ -49,6 +49,6 @@ class SlotSource(StandIn):
 
 def reopen(spec: Mapping[str, Any]) -> SlotSource:
     """The source that ``spec()["data"]`` described, in a process that has met a statistic of the same run."""
-    from streamrf.sources.open import open_source
+    from streamrf.data.open import open_source
 
     return SlotSource(open_source(**spec["of"]), maker_of(spec["slots"]))

@@ -16,7 +16,7 @@ from typing import Generic, Self, TypeVar
 
 import numpy as np
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.support.threads import Threads
 
 

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_counts, add_values, scores
 from streamrf.slots import SlotMaker
-from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, InputError

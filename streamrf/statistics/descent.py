@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from streamrf.data.retries import persistently
+from streamrf.data.screening import screen
+from streamrf.data.source import Block, Source, Span
 from streamrf.losses import Loss
 from streamrf.solvers.eigen_factor import EigenFactor
-from streamrf.sources.base import Block, Source, Span
-from streamrf.sources.retries import persistently
-from streamrf.sources.screening import screen
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.sample import chosen_rows
@@ -169,7 +169,7 @@ def _opened_there(spec: str, fingerprint: str, values: dict[str, Any]) -> Descen
 @lru_cache(maxsize=4)
 def _source(spec: str, fingerprint: str) -> Source:
     """Opened once, and again where other data was stored there meanwhile."""
-    from streamrf.sources import open_source
+    from streamrf.data.open import open_source
 
     source = open_source(**json.loads(spec))
     if source.fingerprint() != fingerprint:

@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.maps.base import FeatureMap
 from streamrf.maps.scores import BATCH, BATCH_BYTES, Scorer
 from streamrf.products.base import LIMITS
 from streamrf.scaling.scaling import Scaling
-from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.pull_sums import PULL_BITS, add_pulls, add_whole_pulls

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.maps.base import FeatureMap
 from streamrf.products import PRODUCT_ROWS, Layout, Product, choose_product
 from streamrf.products.there import ChosenThere
 from streamrf.scaling.scaling import Scaling
-from streamrf.sources.base import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.row_weights import row_weights
 from streamrf.support.errors import FileFormatError, InputError, NumericalError

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numba import njit
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics.sample import hash_rows
 from streamrf.support.errors import FileFormatError
 from streamrf.support.exact_sum import as_floats

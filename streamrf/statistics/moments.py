@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.support import exact_sum
 from streamrf.support.errors import DataError, FileFormatError

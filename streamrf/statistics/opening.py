@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient, GradientState
 from streamrf.statistics.marks import add_marks, load_counts, no_marks, zero_marks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.targets import TargetCoding
 
 

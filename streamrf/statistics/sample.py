@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics.base import State
 from streamrf.support.errors import MismatchError
 

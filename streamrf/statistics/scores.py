@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
 from streamrf.statistics.base import State, Statistic
 from streamrf.support.errors import InputError
 from streamrf.support.exact_sum import add_columns, carry, to_float, zero_sums

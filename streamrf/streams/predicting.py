@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from streamrf.columns.document import Columns
-from streamrf.columns.encoding import Encoder
+from streamrf.data.columns.document import Columns
+from streamrf.data.columns.encoding import Encoder
+from streamrf.data.readers.stream import Arrived, numbers_called
+from streamrf.data.source import Block
 from streamrf.model import Model
 from streamrf.prediction import predictions
-from streamrf.sources.base import Block
-from streamrf.streams.reading import Arrived, numbers_called
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from distributed import Client
 
+from streamrf.data.source import Source, Span
+from streamrf.data.spans import work_spans
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
 from streamrf.engines.cluster.crew import Crew, Hand, address_of, scheduler_gone
 from streamrf.engines.cluster.errands import orders_for
@@ -19,8 +21,6 @@ from streamrf.engines.cluster.needs import WorkerNeeds, worker_needs
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.writing import Writing
 from streamrf.engines.local import remaining_spans
-from streamrf.sources.base import Source, Span
-from streamrf.sources.spans import work_spans
 from streamrf.support.errors import StreamRFError
 from streamrf.support.units import format_bytes
 

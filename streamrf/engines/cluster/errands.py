@@ -18,12 +18,12 @@ import numpy as np
 from distributed import get_worker
 
 import streamrf
+from streamrf.data.open import open_source
+from streamrf.data.source import Block, Source, Span
+from streamrf.data.writers.base import Columns
+from streamrf.data.writers.parts import write_part
 from streamrf.engines.cluster.crew import CalledOff
 from streamrf.engines.local import PIECE, pieces, read_ahead
-from streamrf.sinks.base import Columns
-from streamrf.sinks.parts import write_part
-from streamrf.sources import open_source
-from streamrf.sources.base import Block, Source, Span
 from streamrf.statistics.base import Statistic
 from streamrf.support import memory
 from streamrf.support.errors import MismatchError, StorageError

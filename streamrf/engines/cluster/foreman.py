@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from streamrf.data.source import Span
 from streamrf.engines.cluster.crew import CalledOff, Crew, Hand, KilledWorker, Ticket
 from streamrf.engines.cluster.groups import Group, Groups, Pace, joined
-from streamrf.sources.base import Span
 from streamrf.support.errors import BudgetError, ClusterError, MissingDependencyError
 from streamrf.support.units import format_bytes, format_seconds
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamrf.data.source import Span
 from streamrf.ledger import RowSet
-from streamrf.sources.base import Span
 
 Unit = tuple[Span, ...]  # spans that must stay together
 

@@ -1,0 +1,1 @@
+"""Where rows come from and where predictions go: sources, readers of formats, columns, conversion, writers."""

@@ -1,0 +1,1 @@
+"""From files as people have them to chunked zarr or parquet, in bounded memory."""

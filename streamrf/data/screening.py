@@ -1,0 +1,107 @@
+"""Finds what is not a finite number before it poisons a sum: in features, in float targets, in missing labels."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from streamrf.data.source import Block, Source, Span
+from streamrf.support.errors import DataError, InputError
+
+POLICIES = ("error", "drop")
+# An IEEE float is infinite or NaN exactly where every exponent bit is set.
+_EXPONENT_BITS = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
+_PIECE = 1 << 16  # values looked at between two chances to stop
+
+
+def screen(block: Block, policy: str, where: Source) -> tuple[Block, int]:
+    """The block without its bad rows, and how many those were; with policy "error" any bad row is a DataError.
+
+    ``where`` is the source the block came from: it gives the message its names.
+    """
+    if policy not in POLICIES:
+        raise InputError(f"the policy for NaN is one of {', '.join(POLICIES)}, not '{policy}'")
+    if is_clean(block.X) and (block.y is None or is_clean(block.y)):
+        return block, 0
+    bad = _bad_rows(block)
+    if policy == "error":
+        raise _complaint(block, int(np.argmax(bad)), where)
+    return _without(block, bad)
+
+
+def is_clean(values: np.ndarray) -> bool:
+    """Whether every value is a finite number (or a label that is there); integers and plain strings always are."""
+    if values.dtype.kind == "O":
+        return not any(value is None for value in values.flat)
+    if values.dtype.kind != "f":
+        return True
+    flat = np.ascontiguousarray(values).reshape(-1)
+    bits = flat.view(f"u{flat.itemsize}")
+    return bool(_all_finite(bits, _EXPONENT_BITS[flat.itemsize]))
+
+
+def missing_rows(values: np.ndarray) -> np.ndarray:
+    """Mask of rows with a value that is not finite or a label that is not there."""
+    table = values[:, None] if values.ndim == 1 else values
+    if values.dtype.kind == "f":
+        return ~np.isfinite(table).all(axis=1)
+    if values.dtype.kind == "O":
+        return np.array([any(value is None for value in row) for row in table], dtype=bool)
+    return np.zeros(len(values), dtype=bool)
+
+
+@njit(cache=True, nogil=True)
+def _all_finite(bits: np.ndarray, exponent: np.unsignedinteger) -> bool:
+    for start in range(0, len(bits), _PIECE):
+        bad = 0
+        for i in range(start, min(start + _PIECE, len(bits))):
+            bad |= (bits[i] & exponent) == exponent
+        if bad:
+            return False
+    return True
+
+
+def _bad_rows(block: Block) -> np.ndarray:
+    bad = missing_rows(block.X)
+    return bad if block.y is None else bad | missing_rows(block.y)
+
+
+def _without(block: Block, bad: np.ndarray) -> tuple[Block, int]:
+    kept = block.take(~bad)
+    if kept.y is not None and kept.y.dtype.kind == "O":  # no label is missing any more
+        kept.y = kept.y.astype("U")
+    return kept, int(bad.sum())
+
+
+def _complaint(block: Block, position: int, where: Source) -> DataError:
+    row = int(block.index[position])
+    chunk = chunk_of(where, row)
+    return DataError(
+        f"{_first_fault(block, position, where)} in row {row} (chunk of rows {chunk.start}:{chunk.stop}) of"
+        f" {getattr(where, 'location', 'the data')}: {_cures(where)}"
+    )
+
+
+def _first_fault(block: Block, position: int, where: Source) -> str:
+    features = block.X[position]
+    if block.X.dtype.kind == "f" and not np.isfinite(features).all():
+        column = int(np.argmin(np.isfinite(features)))
+        name = f" '{where.feature_names[column]}'" if where.feature_names else ""
+        return f"{features[column]} in column {column}{name} of X"
+    assert block.y is not None
+    target = np.atleast_1d(block.y[position])
+    if block.y.dtype.kind == "O":
+        return "a missing label in y"
+    column = int(np.argmin(np.isfinite(target)))
+    return f"{target[column]} in y" + (f" (output {column})" if len(target) > 1 else "")
+
+
+def chunk_of(source: Source, row: int) -> Span:
+    """The chunk a row lies in."""
+    return next((chunk for chunk in source.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
+
+
+def _cures(where: Source) -> str:
+    """What helps; only columns that are coded as they are read can have their gaps filled in."""
+    filled = "fill gaps with --missing median, " if where.first_array() is None else ""
+    return f"mend the data, {filled}or leave such rows out with --nan drop"
