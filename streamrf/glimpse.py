@@ -10,7 +10,7 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.engines.base import Pass
-from streamrf.maps.scores import Scorer
+from streamrf.features.scores import Scorer
 from streamrf.pilot.trial import wrong_classes
 from streamrf.prepared import Prepared
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver

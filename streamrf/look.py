@@ -11,9 +11,9 @@ from streamrf.data.retries import persistently
 from streamrf.data.screening import missing_rows
 from streamrf.data.source import Source, Span
 from streamrf.data.spans import work_spans
+from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.units import format_count
-from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
 
 MAX_CLASSES = 1000
 READ_ROWS = 262_144  # targets read at a time: few trips, a megabyte or two

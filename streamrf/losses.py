@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, log_softmax, softmax
 
+from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Pull
 from streamrf.support.errors import InputError
-from streamrf.targets import TargetCoding
 
 
 class Loss(Pull):

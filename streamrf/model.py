@@ -14,18 +14,18 @@ import streamrf
 from streamrf.calibration import Calibration
 from streamrf.data.columns.document import Columns, names_from_json, names_to_json
 from streamrf.data.source import Source
+from streamrf.features.base import FeatureMap, RowScorer
+from streamrf.features.binning.map import BinningMap
+from streamrf.features.build import map_from_parts
+from streamrf.features.scaling import Scaling
+from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.ledger import Ledger
-from streamrf.maps.base import FeatureMap, RowScorer
-from streamrf.maps.binning import BinningMap
-from streamrf.maps.build import map_from_parts
 from streamrf.recipe import Recipe
-from streamrf.scaling.scaling import Scaling
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.gram import GramState
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
-from streamrf.targets import CLASSIFICATION, TargetCoding
 
 KIND = "model"
 

@@ -8,13 +8,13 @@ from math import inf
 from typing import Any
 
 from streamrf.data.screening import POLICIES
-from streamrf.kernels import make_kernel
+from streamrf.features.binning.map import BinningMap, width_law
+from streamrf.features.fourier import KINDS, Kind, kind_of
+from streamrf.features.fourier.map import FORMS
+from streamrf.features.kernels import make_kernel
+from streamrf.features.learning import Learning
+from streamrf.features.precision import PRECISIONS
 from streamrf.look import TASKS
-from streamrf.maps.binning import BinningMap, width_law
-from streamrf.maps.fourier import FORMS
-from streamrf.maps.frequencies import KINDS, Kind, kind_of
-from streamrf.maps.learning import Learning
-from streamrf.precision import PRECISIONS
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage import safejson
 

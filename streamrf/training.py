@@ -15,12 +15,15 @@ from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
-from streamrf.kernels import make_kernel
+from streamrf.features.base import FeatureMap
+from streamrf.features.build import build_fourier
+from streamrf.features.fourier import kind_of
+from streamrf.features.kernels import make_kernel
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling import Scaling, fit_scaling
+from streamrf.features.targets import TargetCoding
 from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.look import scan_targets, settle_targets
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.build import build_fourier
-from streamrf.maps.frequencies import kind_of
 from streamrf.model import Model
 from streamrf.passes import Passes, Saving
 from streamrf.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
@@ -29,12 +32,10 @@ from streamrf.pilot.learning_story import map_sentence, with_names
 from streamrf.planning.binning import cache_on_workers
 from streamrf.planning.choose import compares, plan_run
 from streamrf.planning.plans import Plan
-from streamrf.precision import make_precision
 from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
 from streamrf.routes.iterative import SAMPLE
-from streamrf.scaling.scaling import Scaling, fit_scaling
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.moments import Moments
@@ -44,7 +45,6 @@ from streamrf.support.storage.checkpoint import Checkpoint, SavedPass
 from streamrf.support.storage.files import check_free_space
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes, format_count
-from streamrf.targets import TargetCoding
 
 
 @dataclass

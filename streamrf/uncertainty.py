@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.maps.base import FeatureMap
+from streamrf.features.base import FeatureMap
+from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import JITTERS, NormalEquations
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.support.errors import InputError, NumericalError
 from streamrf.support.threads import Threads
-from streamrf.targets import TargetCoding
 
 if TYPE_CHECKING:
     from streamrf.model import Model

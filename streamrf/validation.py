@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.scores import Scorer
+from streamrf.features.base import FeatureMap
+from streamrf.features.scores import Scorer
+from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.folds import FoldsState
 from streamrf.statistics.gram import GramState
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
-from streamrf.targets import TargetCoding
 
 RIDGE_LIMITS = (1e-13, 1e2)
 HAIR = 1e-4  # a smaller share of the error is no reason to move on

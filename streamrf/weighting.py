@@ -10,8 +10,8 @@ from streamrf.data.retries import persistently
 from streamrf.data.screening import missing_rows
 from streamrf.data.source import Source, Span
 from streamrf.data.spans import work_spans
+from streamrf.features.targets import TargetCoding
 from streamrf.support.errors import DataError, InputError
-from streamrf.targets import TargetCoding
 
 READ_ROWS = 262_144
 

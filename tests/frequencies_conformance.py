@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from streamrf.kernels import KERNELS, Kernel, make_kernel
-from streamrf.maps.frequencies import Frequencies, draw
-from streamrf.maps.learning import UNTOLD, Learning
+from streamrf.features.fourier import Frequencies, draw
+from streamrf.features.kernels import KERNELS, Kernel, make_kernel
+from streamrf.features.learning import UNTOLD, Learning
 from streamrf.support.errors import InputError
 
 COLUMNS = 6

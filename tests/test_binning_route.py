@@ -201,7 +201,7 @@ def test_a_cluster_gives_the_bits_of_one_process(tmp_path, monkeypatch):
 
 
 def kept_runs():
-    from streamrf.slots import maker
+    from streamrf.features.binning import indexer as maker
 
     return len(maker._known)
 

@@ -24,6 +24,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
+from streamrf.features.targets import TargetCoding
 from streamrf.model import Model
 from streamrf.pilot.fourier import PilotRun
 from streamrf.recipe import Recipe
@@ -31,7 +32,6 @@ from streamrf.statistics.moments import Moments
 from streamrf.support import errors
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.targets import TargetCoding
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 

@@ -19,8 +19,8 @@ from streamrf.comparing import maps as comparison
 from streamrf.comparing.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import KINDS, draw, draw_phases, kind_of
+from streamrf.features.fourier import KINDS, draw, draw_phases, kind_of
+from streamrf.features.kernels import make_kernel
 from streamrf.pilot.fourier import RIDGES
 from streamrf.planning import rates as calibrate
 from streamrf.recipe import Recipe

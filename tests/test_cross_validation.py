@@ -14,11 +14,11 @@ from tables import labelled, smooth, write_zarr
 from streamrf.algebra import Statistics
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
+from streamrf.features.scaling import fit_scaling
 from streamrf.planning import plans as plan
 from streamrf.planning.plans import estimate_seconds, make_plan
 from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
-from streamrf.scaling.scaling import fit_scaling
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.folds import Folds, fold_of
 from streamrf.statistics.gram import Gram

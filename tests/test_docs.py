@@ -13,7 +13,7 @@ from commands import PROJECT, streamrf
 from documents import LANGUAGES, RUN, blocks, make_programs, make_what_is_missing, pages
 
 from streamrf.cli import cli
-from streamrf.maps.frequencies import KINDS, kind_of
+from streamrf.features.fourier import KINDS, kind_of
 from streamrf.pilot import fourier as pilot
 from streamrf.support import errors
 

@@ -10,21 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import draw
-from streamrf.maps.learned import Clusters, Pairs, learn_ekal, learn_fresh, learn_kernel_features, sample_landmarks
-from streamrf.maps.learned.adam import Adam
-from streamrf.maps.learned.ekal import (
+from streamrf.features.fourier import draw
+from streamrf.features.kernels import make_kernel
+from streamrf.features.learned.adam import Adam
+from streamrf.features.learned.ekal import (
     Landmarks,
+    Pairs,
     ekal_gradient,
     ekal_loss,
     fit_weights,
     kernel_values,
+    learn_ekal,
     relative_error,
     solve_weights,
     typical_size,
     weight_equations,
 )
+from streamrf.features.learned.fresh import learn_fresh
+from streamrf.features.learned.landmarks import Clusters, sample_landmarks
+from streamrf.features.learned.unsupervised import learn_kernel_features
 from streamrf.support.errors import DataError, InputError, MismatchError
 
 KERNELS = ("gaussian", "laplacian", "cauchy", "matern32")

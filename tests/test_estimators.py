@@ -28,7 +28,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.estimators import inputs
 from streamrf.estimators.batch import Batch
 from streamrf.estimators.machine import PLAIN
-from streamrf.maps.frequencies import KINDS, kind_of
+from streamrf.features.fourier import KINDS, kind_of
 from streamrf.support import errors
 
 QUICK = {"D": 40, "pilot": "none", "length_scale": 2.0, "bits": "8", "ridge": 1e-4, "threads": 1}

@@ -24,7 +24,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.export import pipeline_of
 from streamrf.export.numpy_script import script_text, write_script
-from streamrf.maps.frequencies import KINDS
+from streamrf.features.fourier import KINDS
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.support import errors

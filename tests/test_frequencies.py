@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import linalg, optimize, special, stats
 
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import KINDS, Frequencies, check, draw, draw_phases, kind_of, lattice, stream
-from streamrf.maps.frequencies.aligned import (
+from streamrf.features.fourier import KINDS, Frequencies, check, draw, draw_phases, kind_of, lattice, stream
+from streamrf.features.fourier.aligned import (
     alignments,
     best_weights,
     inclusion,
@@ -21,12 +20,13 @@ from streamrf.maps.frequencies.aligned import (
     systematic,
     target_columns,
 )
-from streamrf.maps.frequencies.digital_net import net_points
-from streamrf.maps.frequencies.discrepancy import dyadic_factors, gap_variances, shifted_factors
-from streamrf.maps.frequencies.lattice import lattice_points
-from streamrf.maps.frequencies.sequences import first_primes, halton_points, sobol_points
-from streamrf.maps.frequencies.weighted import nonnegative_solution, normal_equations
-from streamrf.maps.learning import Learning
+from streamrf.features.fourier.digital_net import net_points
+from streamrf.features.fourier.discrepancy import dyadic_factors, gap_variances, shifted_factors
+from streamrf.features.fourier.lattice import lattice_points
+from streamrf.features.fourier.sequences import first_primes, halton_points, sobol_points
+from streamrf.features.fourier.weighted import nonnegative_solution, normal_equations
+from streamrf.features.kernels import make_kernel
+from streamrf.features.learning import Learning
 from streamrf.support.errors import FileFormatError, InputError
 
 GAUSSIAN = make_kernel("gaussian")

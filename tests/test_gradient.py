@@ -7,12 +7,13 @@ import pytest
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 
 from streamrf.data.source import Block
-from streamrf.kernels import make_kernel
-from streamrf.maps.build import build_fourier
-from streamrf.maps.scores import Scorer
-from streamrf.precision import make_precision
+from streamrf.features.build import build_fourier
+from streamrf.features.kernels import make_kernel
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling import fit_scaling
+from streamrf.features.scores import Scorer
+from streamrf.features.targets import TargetCoding
 from streamrf.products import LIMITS
-from streamrf.scaling.scaling import fit_scaling
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.opening import Opening
 from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
@@ -20,7 +21,6 @@ from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import ALONE, Threads
-from streamrf.targets import TargetCoding
 
 D, d, ROWS = 150, 4, 700
 

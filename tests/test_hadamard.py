@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import draw
-from streamrf.maps.hadamard import padded_length, transform
+from streamrf.features.fourier import draw
+from streamrf.features.fourier.hadamard import padded_length, transform
+from streamrf.features.kernels import make_kernel
 from streamrf.support.threads import Threads
 
 KINDS = ("fastfood", "sorf")

@@ -8,7 +8,7 @@ from test_gradient import make_gradient, table
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
-from streamrf.maps.fourier import FourierMap
+from streamrf.features.fourier.map import FourierMap
 from streamrf.planning import iterative as planning
 from streamrf.planning import plans
 from streamrf.recipe import Recipe

@@ -7,7 +7,7 @@ from scipy import special, stats
 from sklearn.gaussian_process import kernels as gp
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
-from streamrf.kernels import (
+from streamrf.features.kernels import (
     KERNELS,
     Cauchy,
     Gaussian,

@@ -10,10 +10,9 @@ from streamrf.comparing.maps import Bench, compare
 from streamrf.comparing.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import draw
-from streamrf.maps.learned import Pairs
-from streamrf.maps.learned.ekal import fit_weights, relative_error
+from streamrf.features.fourier import draw
+from streamrf.features.kernels import make_kernel
+from streamrf.features.learned.ekal import Pairs, fit_weights, relative_error
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads

@@ -15,9 +15,9 @@ import pytest
 from commands import streamrf
 
 from streamrf.data.readers.memory import ArraySource
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import draw
-from streamrf.maps.learning import Learning
+from streamrf.features.fourier import draw
+from streamrf.features.kernels import make_kernel
+from streamrf.features.learning import Learning
 from streamrf.model import Model
 from streamrf.pilot.learning_story import learning_rows, map_sentence, with_names
 from streamrf.planning.learning import learning_bytes
@@ -134,7 +134,7 @@ from streamrf.model import Model
 from streamrf.support.threads import Threads
 with Threads(1) as threads:
     np.save("scores.npy", Model.load("m.model").scores(np.load("X.npy"), threads))
-assert not [name for name in sys.modules if name.startswith(("streamrf.maps.learned", "sklearn"))]
+assert not [name for name in sys.modules if name.startswith(("streamrf.features.learned", "sklearn"))]
 """
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": PROJECT})
     with Threads(1) as threads:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from streamrf.features.targets import TargetCoding
 from streamrf.losses import Hinge, Huber, Logistic, Quantile, check_task, robust_deviation
 from streamrf.solvers.lbfgs import LBFGS, LBFGSState
 from streamrf.support.errors import FileFormatError, InputError
-from streamrf.targets import TargetCoding
 
 LOSSES = {
     "logistic": Logistic(1),

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.data.source import Block
-from streamrf.maps.learned import Judged, apply_factor, gradient_outer_product, learn_metric
-from streamrf.maps.learned.metric import root
+from streamrf.features.fourier.frequencies import apply_factor
+from streamrf.features.learned.metric import Judged, gradient_outer_product, learn_metric, root
+from streamrf.features.scaling import fit_scaling
+from streamrf.features.targets import TargetCoding
 from streamrf.pilot.fourier import PilotRun
 from streamrf.pilot.metric import few_outputs, forms_for
 from streamrf.recipe import Recipe
-from streamrf.scaling.scaling import fit_scaling
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.targets import TargetCoding
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))

@@ -7,9 +7,9 @@ import pytest
 from test_conjugate_gradients import DenseSystem
 from test_gradient import D, features, make_gradient, table
 
-from streamrf.kernels import make_kernel
-from streamrf.maps.build import build_fourier
-from streamrf.precision import make_precision
+from streamrf.features.build import build_fourier
+from streamrf.features.kernels import make_kernel
+from streamrf.features.precision import make_precision
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.solvers.eigen_factor import EigenFactor, leading
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions

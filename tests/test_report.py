@@ -10,7 +10,7 @@ from tables import labelled, smooth, write_zarr
 from streamrf.algebra import Statistics, accumulate
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
-from streamrf.kernels import make_kernel
+from streamrf.features.kernels import make_kernel
 from streamrf.model import Model
 from streamrf.report import curves, make_report
 from streamrf.report.evidence import gather_evidence, row_set

@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.scaling.kernels import _log1p
-from streamrf.scaling.scaling import (
-    EIGENVALUE_FLOOR,
-    KNOTS,
-    SCALINGS,
-    Scaling,
-    fit_scaling,
-    heavy_tailed,
-)
+from streamrf.features.scaling import EIGENVALUE_FLOOR, KNOTS, SCALINGS, Scaling, fit_scaling, heavy_tailed
+from streamrf.features.scaling_kernels import _log1p
 from streamrf.statistics.moments import moments_of
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 

@@ -8,9 +8,9 @@ from sklearn.metrics import roc_auc_score
 
 from streamrf.calibration import Calibration
 from streamrf.data.source import Block
+from streamrf.features.targets import TargetCoding
 from streamrf.statistics.scores import Scores
 from streamrf.support.threads import ALONE
-from streamrf.targets import TargetCoding
 
 
 class Scored:

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
-from streamrf.maps.binning import BinningMap, GammaWidths
-from streamrf.scaling.scaling import fit_scaling
-from streamrf.slots import DISK, MEMORY, NOWHERE, SlotCache, SlotMaker, SlotSource, let_go
-from streamrf.slots.maker import MOST_RUNS, maker_of, slot_maker
-from streamrf.slots.source import reopen
+from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE, SlotCache
+from streamrf.features.binning.index_source import SlotSource, reopen
+from streamrf.features.binning.indexer import MOST_RUNS, SlotMaker, let_go, maker_of, slot_maker
+from streamrf.features.binning.map import BinningMap, GammaWidths
+from streamrf.features.scaling import fit_scaling
+from streamrf.features.targets import TargetCoding
 from streamrf.statistics.bins import Bins, BinsProduct
 from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, StorageError
 from streamrf.support.threads import ALONE, Threads
-from streamrf.targets import TargetCoding
 
 ROWS, GRIDS, BITS = 400, 5, 6
 X = np.random.default_rng(0).standard_normal((ROWS, 3)).astype(np.float32)
@@ -257,7 +257,7 @@ def test_weights_of_rows_are_refused():
 
 
 def test_slots_on_disk_are_read_in_as_many_pieces_as_it_takes(monkeypatch):
-    monkeypatch.setattr("streamrf.slots.cache.MOST_READ", 1000)
+    monkeypatch.setattr("streamrf.features.binning.index_cache.MOST_READ", 1000)
     kept = SlotCache(DISK, 10**9)
     kept.put(Span(0, ROWS), WANTED)
     ((_, found),) = kept.parts(Span(0, ROWS))

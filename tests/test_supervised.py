@@ -8,11 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import draw
-from streamrf.maps.learned import learn_supervised, machine
-from streamrf.maps.learned.machine import LOSSES, Fit, Moments, Products, least_squares, loss_named
-from streamrf.maps.learned.supervised import Rows, default_rounds, features, mistakes, prediction_slope, prepared
+from streamrf.features.fourier import draw
+from streamrf.features.kernels import make_kernel
+from streamrf.features.learned import machine
+from streamrf.features.learned.machine import LOSSES, Fit, Moments, Products, least_squares, loss_named
+from streamrf.features.learned.supervised import (
+    Rows,
+    default_rounds,
+    features,
+    learn_supervised,
+    mistakes,
+    prediction_slope,
+    prepared,
+)
 from streamrf.support.errors import DataError, InputError, MismatchError
 
 VALUES = {

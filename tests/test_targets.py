@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrf.features.precision import make_precision
+from streamrf.features.targets import DIGITS, TargetCoding
 from streamrf.look import TargetScan, infer_task, settle_targets
-from streamrf.precision import make_precision
 from streamrf.support.errors import DataError
-from streamrf.targets import DIGITS, TargetCoding
 
 EXACT = [make_precision(name) for name in DIGITS]
 numbers = st.floats(-1e9, 1e9, allow_nan=False)

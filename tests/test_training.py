@@ -9,7 +9,7 @@ from tables import labelled, smooth, write_zarr
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.sampling import draw_sample
-from streamrf.maps.frequencies import KINDS
+from streamrf.features.fourier import KINDS
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import NormalEquations

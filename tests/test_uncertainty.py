@@ -11,16 +11,16 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
-from streamrf.kernels import make_kernel
-from streamrf.maps.build import build_fourier
+from streamrf.features.build import build_fourier
+from streamrf.features.kernels import make_kernel
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling import fit_scaling
+from streamrf.features.targets import TargetCoding
 from streamrf.model import Model
-from streamrf.precision import make_precision
 from streamrf.recipe import Recipe
-from streamrf.scaling.scaling import fit_scaling
 from streamrf.statistics.gram import Gram
 from streamrf.support.errors import InputError
 from streamrf.support.threads import ALONE
-from streamrf.targets import TargetCoding
 from streamrf.training import Settings, train
 from streamrf.uncertainty import Posterior, attach_posterior, best_ridge
 

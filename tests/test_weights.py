@@ -10,12 +10,12 @@ from streamrf.calibration import Calibration
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
+from streamrf.features.targets import TargetCoding
 from streamrf.planning.plans import make_plan
 from streamrf.recipe import Recipe
 from streamrf.statistics.folds import fold_of
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import ALONE
-from streamrf.targets import TargetCoding
 from streamrf.training import Settings, train
 from streamrf.weighting import Weighting
 

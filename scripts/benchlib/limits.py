@@ -71,9 +71,9 @@ def gram_rates(context: Context, D: int) -> Cell:
 
 def map_rates(context: Context, D: int) -> Cell:
     """Features a second: our map to integers beside sgemm and a cosine of numpy."""
-    from streamrf.kernels import make_kernel
-    from streamrf.maps.build import build_fourier
-    from streamrf.precision import make_precision
+    from streamrf.features.build import build_fourier
+    from streamrf.features.kernels import make_kernel
+    from streamrf.features.precision import make_precision
     from streamrf.products import choose_product
     from streamrf.support.threads import Threads
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from streamrf.algebra.agreement import check_possible, check_room_for, check_same
 from streamrf.calibration import Calibration
+from streamrf.features.targets import REGRESSION
 from streamrf.ledger import Ledger
 from streamrf.model import Model, statistics_of, versions
 from streamrf.prepared import Prepared
@@ -22,7 +23,6 @@ from streamrf.statistics.gram import Gram, GramState
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
-from streamrf.targets import REGRESSION
 from streamrf.validation import GcvPath
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"

@@ -188,7 +188,7 @@ def _names(text: str | None) -> list[str] | None:
 
 def make_recipe(options: dict[str, Any], *, comparable: bool = True) -> Any:
     """A Recipe from the recipe options; gamma becomes a length scale. ``comparable``: random binning would do too."""
-    from streamrf.kernels import make_kernel
+    from streamrf.features.kernels import make_kernel
     from streamrf.recipe import Recipe
     from streamrf.support.errors import InputError
 

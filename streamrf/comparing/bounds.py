@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
-from streamrf.kernels import Kernel
+from streamrf.features.kernels import Kernel
 from streamrf.support.errors import InputError
 
 _TINIEST, _HUGEST = 1e-12, 1e12  # errors between which a bound is inverted

@@ -12,14 +12,14 @@ from streamrf.comparing import bounds
 from streamrf.comparing.kernel_error import approximate_kernel
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Source
-from streamrf.kernels import Kernel, make_kernel
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.build import build_fourier
-from streamrf.maps.frequencies import KINDS, kind_of
+from streamrf.features.base import FeatureMap
+from streamrf.features.build import build_fourier
+from streamrf.features.fourier import KINDS, kind_of
+from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling import fit_scaling
 from streamrf.pilot.fourier import defaults, sample_rows
-from streamrf.precision import make_precision
 from streamrf.recipe import AUTO, Recipe
-from streamrf.scaling.scaling import fit_scaling
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg as sla
 from numba import njit
 
-from streamrf.maps.binning import MAX_BITS, BinningMap
+from streamrf.features.binning.map import MAX_BITS, BinningMap
 from streamrf.support.threads import Threads
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.maps.base import FeatureMap
+from streamrf.features.base import FeatureMap
 from streamrf.support.threads import Threads
 
 _COLUMNS = 1024  # features that are in float64 at once

@@ -17,25 +17,25 @@ from streamrf.comparing.grids import draw_grids, dual_scores, shared_grids
 from streamrf.comparing.kernel_error import feature_block, relative_error, relative_gap
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.kernels import Kernel, make_kernel
+from streamrf.features.base import FeatureMap
+from streamrf.features.build import build_fourier
+from streamrf.features.fourier import KINDS, kind_of
+from streamrf.features.fourier.map import FourierMap
+from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.learning import Learning
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling import fit_scaling
+from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.look import TargetScan, settle_targets
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.build import build_fourier
-from streamrf.maps.fourier import FourierMap
-from streamrf.maps.frequencies import KINDS, kind_of
-from streamrf.maps.learning import Learning
 from streamrf.pilot.fourier import RIDGES, defaults
 from streamrf.pilot.trial import RidgeTrial, wrong_classes
-from streamrf.precision import make_precision
 from streamrf.recipe import BINNING, Recipe
-from streamrf.scaling.scaling import fit_scaling
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads, available_cores
 from streamrf.support.timing import seconds_of
 from streamrf.support.units import format_bytes
-from streamrf.targets import CLASSIFICATION, TargetCoding
 
 FEWEST_ROWS = 8
 DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # the others take seconds each: they are asked for

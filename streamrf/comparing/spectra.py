@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streamrf.kernels import Kernel
-from streamrf.maps.frequencies import kind_of
-from streamrf.maps.learned import Pairs
-from streamrf.maps.learned.ekal import fit_weights
+from streamrf.features.fourier import kind_of
+from streamrf.features.kernels import Kernel
+from streamrf.features.learned.ekal import Pairs, fit_weights
 from streamrf.recipe import BINNING
 from streamrf.support.errors import InputError
 

@@ -12,8 +12,8 @@ from sklearn.utils.validation import column_or_1d
 
 from streamrf.estimators.inputs import is_stored
 from streamrf.estimators.machine import KernelMachine
+from streamrf.features.targets import CLASSIFICATION
 from streamrf.support.errors import DataError
-from streamrf.targets import CLASSIFICATION
 
 
 class KernelClassifier(ClassifierMixin, KernelMachine):

@@ -10,12 +10,12 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamrf.kernels import Kernel, make_kernel
-from streamrf.maps.binning import BinningMap
-from streamrf.maps.build import build_fourier, default_kind
-from streamrf.maps.fourier import FourierMap
-from streamrf.maps.frequencies import kind_of
-from streamrf.precision import make_precision
+from streamrf.features.binning.map import BinningMap
+from streamrf.features.build import build_fourier, default_kind
+from streamrf.features.fourier import kind_of
+from streamrf.features.fourier.map import FourierMap
+from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.precision import make_precision
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 

@@ -25,7 +25,7 @@ from streamrf.estimators.inputs import (
     stored_source,
     weighted,
 )
-from streamrf.kernels import make_kernel
+from streamrf.features.kernels import make_kernel
 from streamrf.model import Model
 from streamrf.prediction import evaluate_rows
 from streamrf.recipe import Recipe

@@ -9,7 +9,7 @@ from sklearn.base import RegressorMixin
 
 from streamrf.estimators.inputs import is_stored
 from streamrf.estimators.machine import KernelMachine
-from streamrf.targets import REGRESSION
+from streamrf.features.targets import REGRESSION
 
 
 class KernelRegressor(RegressorMixin, KernelMachine):

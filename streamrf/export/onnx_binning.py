@@ -10,7 +10,7 @@ import numpy as np
 
 from streamrf.export.onnx_graph import Graph
 from streamrf.export.pipeline import Pipeline
-from streamrf.maps.binning import GOLDEN
+from streamrf.features.binning.map import GOLDEN
 
 FARTHEST = 2.0**30  # cells beyond are one cell
 WORD, HALF = 1 << 32, 1 << 16

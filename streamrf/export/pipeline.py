@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.columns.document import Columns
-from streamrf.maps.binning import BinningMap, hash_multipliers
-from streamrf.maps.cosine import SINE
-from streamrf.maps.fourier import FourierMap
+from streamrf.features.binning.map import BinningMap, hash_multipliers
+from streamrf.features.fourier.cosine import SINE
+from streamrf.features.fourier.map import FourierMap
+from streamrf.features.scaling import Scaling
 from streamrf.model import Model
-from streamrf.scaling.scaling import Scaling
 from streamrf.support.errors import InputError
 
 DENSE, STRUCTURED, BINNING = "dense", "structured", "binning"

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.maps.binning import BinningMap, occupancy, width_law
+from streamrf.features.binning.map import BinningMap, occupancy, width_law
+from streamrf.features.scaling import Scaling, fit_scaling
+from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.pilot.fourier import DEFAULTS, VALIDATION, PilotRun, Trial
 from streamrf.pilot.trial import wrong_classes
 from streamrf.pilot.widths import (
@@ -25,10 +27,8 @@ from streamrf.pilot.widths import (
 )
 from streamrf.planning.binning import settled_sizes, trial_grids
 from streamrf.recipe import AUTO, BINNING, Recipe
-from streamrf.scaling.scaling import Scaling, fit_scaling
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.targets import REGRESSION, TargetCoding
 
 KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise
 SCALINGS = ("standard", "quantile")

@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.kernels import make_kernel, median_length_scale
-from streamrf.maps.build import build_fourier, default_kind
-from streamrf.maps.fourier import FourierMap
-from streamrf.maps.frequencies import kind_of
+from streamrf.features.build import build_fourier, default_kind
+from streamrf.features.fourier import kind_of
+from streamrf.features.fourier.map import FourierMap
+from streamrf.features.kernels import make_kernel, median_length_scale
+from streamrf.features.precision import PRECISIONS, make_precision
+from streamrf.features.scaling import Scaling, fit_scaling, heavy_tailed
+from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.pilot.trend import FAR, SMALLER, lowest, power, reach
 from streamrf.pilot.trial import RidgeTrial, wrong_classes
-from streamrf.precision import PRECISIONS, make_precision
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
-from streamrf.scaling.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.solvers.ridge import Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.targets import CLASSIFICATION, REGRESSION, TargetCoding
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 KERNELS = ("gaussian", "laplacian", "matern32")

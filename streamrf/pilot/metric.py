@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.maps.frequencies.base import apply_factor
-from streamrf.maps.learned.metric import (
+from streamrf.features.fourier.frequencies import apply_factor
+from streamrf.features.learned.metric import (
     DIAGONAL,
     FULL,
     LEAST_GAIN,

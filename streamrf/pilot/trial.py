@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.scores import Scorer
-from streamrf.scaling.scaling import Scaling
+from streamrf.features.base import FeatureMap
+from streamrf.features.scaling import Scaling
+from streamrf.features.scores import Scorer
+from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.gram import Gram
 from streamrf.support.threads import Threads
-from streamrf.targets import TargetCoding
 
 
 @dataclass(frozen=True)

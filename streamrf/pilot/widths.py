@@ -14,8 +14,8 @@ from itertools import islice
 
 import numpy as np
 
-from streamrf.maps.binning import BinningMap, GammaWidths, WidthLaw
-from streamrf.maps.binning_normal import BinningNormal, scores
+from streamrf.features.binning.map import BinningMap, GammaWidths, WidthLaw
+from streamrf.features.binning.normal import BinningNormal, scores
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads

@@ -17,8 +17,9 @@ import numpy as np
 from streamrf.data.source import Source
 from streamrf.data.spans import work_spans
 from streamrf.engines.local import AHEAD
-from streamrf.maps.binning import BinningMap, GammaWidths
-from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_values, scores
+from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE
+from streamrf.features.binning.map import BinningMap, GammaWidths
+from streamrf.features.binning.normal import ROWS_A_BLOCK, add_values, scores
 from streamrf.pilot.fourier import budget_seconds, sample_rows
 from streamrf.pilot.widths import PILOT_GRIDS, default_bits, default_grids
 from streamrf.planning.plans import (
@@ -33,7 +34,6 @@ from streamrf.planning.plans import (
 )
 from streamrf.planning.rates import READ_RATE
 from streamrf.recipe import Recipe
-from streamrf.slots.cache import DISK, MEMORY, NOWHERE
 from streamrf.support import memory
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes

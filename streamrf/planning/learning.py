@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamrf.maps.frequencies.learned import ROWS
+from streamrf.features.fourier.learned import ROWS
 from streamrf.recipe import NONE, Recipe
 
 MOMENTS = 1024  # features up to which the fits of supervised frequencies hold second moments

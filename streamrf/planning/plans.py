@@ -14,6 +14,7 @@ import numpy as np
 from streamrf.data.source import Source
 from streamrf.data.spans import work_spans
 from streamrf.engines.local import AHEAD
+from streamrf.features.targets import DIGITS
 from streamrf.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.planning.iterative import (
     ALIVE,
@@ -35,7 +36,6 @@ from streamrf.solvers.ridge import RidgeSolver
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.units import format_bytes, format_seconds
-from streamrf.targets import DIGITS
 
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs

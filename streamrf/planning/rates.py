@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.maps.cosine import PackedCosines
+from streamrf.features.fourier.cosine import PackedCosines
 from streamrf.products import LIMITS, Layout, choose_product
 from streamrf.support.threads import Threads
 from streamrf.support.timing import seconds_of

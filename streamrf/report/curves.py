@@ -9,10 +9,10 @@ import numpy as np
 import scipy.linalg as sla
 
 from streamrf.comparing.kernel_error import relative_error
-from streamrf.kernels import Kernel
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.build import build_fourier
-from streamrf.maps.frequencies import kind_of
+from streamrf.features.base import FeatureMap
+from streamrf.features.build import build_fourier
+from streamrf.features.fourier import kind_of
+from streamrf.features.kernels import Kernel
 from streamrf.model import Model
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import Threads

@@ -16,11 +16,13 @@ import numpy as np
 
 from streamrf.calibration import Calibration
 from streamrf.data.source import Block
-from streamrf.maps.binning import BinningMap
-from streamrf.maps.binning_normal import OccupiedSlots, scores
+from streamrf.features.binning.index_source import SlotSource
+from streamrf.features.binning.indexer import let_go, slot_maker
+from streamrf.features.binning.map import BinningMap
+from streamrf.features.binning.normal import OccupiedSlots, scores
+from streamrf.features.targets import REGRESSION
 from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.judging import as_read, judge
-from streamrf.slots import SlotSource, let_go, slot_maker
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.bins import Bins, BinsProduct, BinsState
@@ -28,7 +30,6 @@ from streamrf.statistics.fitting import Fitting, FittingState
 from streamrf.statistics.sample import SampleState
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
-from streamrf.targets import REGRESSION
 
 STEPS = 30  # at most: held-out rows stop them after 4 to 16
 BLIND_STEPS = 8  # where no row is held out

@@ -10,7 +10,7 @@ import numpy as np
 from streamrf.calibration import Calibration
 from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Block, Source
-from streamrf.maps.scores import Scorer, scored_width
+from streamrf.features.scores import Scorer, scored_width
 from streamrf.routes.base import Fitted, Route, Run
 from streamrf.routes.judging import judge, shares, weighed
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem

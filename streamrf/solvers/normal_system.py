@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.maps.base import FeatureMap
+from streamrf.features.base import FeatureMap
+from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.gradient import Gradient, GradientState
 from streamrf.support.errors import NumericalError
-from streamrf.targets import TargetCoding
 
 Multiply = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Coefficients (D, k) and intercepts (k,) to the sums over rows of z times the score (k, D), and of the score (k,)."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.scores import dot_rows, scored_width
-from streamrf.precision import Precision, make_precision
+from streamrf.features.base import FeatureMap
+from streamrf.features.precision import Precision, make_precision
+from streamrf.features.scores import dot_rows, scored_width
 from streamrf.products import Layout, choose_product
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.maps.base import FeatureMap
+from streamrf.features.base import FeatureMap
 from streamrf.products import PRODUCT_ROWS, Layout, choose_product, worst_work_bytes
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum

@@ -15,12 +15,12 @@ import numpy as np
 import scipy.linalg as sla
 from numba import njit
 
-from streamrf.maps.base import FeatureMap
+from streamrf.features.base import FeatureMap
+from streamrf.features.targets import TargetCoding
 from streamrf.products import Layout
 from streamrf.statistics.gram import GramState
 from streamrf.support.errors import NumericalError
 from streamrf.support.threads import Threads
-from streamrf.targets import TargetCoding
 
 JITTERS = tuple(10.0**e for e in (-13, -11, -9, -7, -5))  # z'z is about one, so these are shares of it
 LARGE = 1000  # features from which BLAS gets more than one thread

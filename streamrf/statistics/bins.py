@@ -8,13 +8,13 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.maps.binning_normal import ROWS_A_BLOCK, add_counts, add_values, scores
-from streamrf.slots import SlotMaker
+from streamrf.features.binning.indexer import SlotMaker
+from streamrf.features.binning.normal import ROWS_A_BLOCK, add_counts, add_values, scores
+from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.threads import Threads
-from streamrf.targets import REGRESSION, TargetCoding
 
 
 @dataclass

@@ -17,10 +17,11 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.maps.base import FeatureMap
-from streamrf.maps.scores import BATCH, BATCH_BYTES, Scorer
+from streamrf.features.base import FeatureMap
+from streamrf.features.scaling import Scaling
+from streamrf.features.scores import BATCH, BATCH_BYTES, Scorer
+from streamrf.features.targets import TargetCoding
 from streamrf.products.base import LIMITS
-from streamrf.scaling.scaling import Scaling
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.pull_sums import PULL_BITS, add_pulls, add_whole_pulls
@@ -29,7 +30,6 @@ from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
 from streamrf.support.threads import ALONE, Threads
-from streamrf.targets import TargetCoding
 
 PIECE_ROWS, KEPT_ROWS = 8192, 65_536  # at a time: more where features are kept, so that handing out takes no time
 KEPT_BYTES = 1 << 22  # of features at a time, where they need not be made

@@ -14,15 +14,15 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.maps.base import FeatureMap
+from streamrf.features.base import FeatureMap
+from streamrf.features.scaling import Scaling
+from streamrf.features.targets import TargetCoding
 from streamrf.products import PRODUCT_ROWS, Layout, Product, choose_product
 from streamrf.products.there import ChosenThere
-from streamrf.scaling.scaling import Scaling
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.row_weights import row_weights
 from streamrf.support.errors import FileFormatError, InputError, NumericalError
 from streamrf.support.threads import ALONE, Threads
-from streamrf.targets import TargetCoding
 
 SMALL_STATE = 8 * 2**20  # bytes: fits the last-level cache, once a thread
 PIECE_WORK, MOST_PIECE = 2.7e9, 65_536  # products of a piece, a hundredth of a second or two; and rows of one at most

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamrf.features.targets import RESOLUTION, TargetCoding
 from streamrf.statistics.gradient import Pull
-from streamrf.targets import RESOLUTION, TargetCoding
 
 
 @dataclass(frozen=True)

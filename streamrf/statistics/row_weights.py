@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.targets import TargetCoding
+from streamrf.features.targets import TargetCoding
 
 
 def row_weights(block: Block, coding: TargetCoding, class_weights: np.ndarray | None) -> np.ndarray | None:

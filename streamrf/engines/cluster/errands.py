@@ -129,7 +129,7 @@ def _reopened(spec: dict[str, Any]) -> Source:
     data = spec["data"]
     if not (isinstance(data, dict) and "slots" in data):
         return open_source(**spec)
-    from streamrf.slots.source import reopen
+    from streamrf.features.binning.index_source import reopen
 
     return reopen(data)
 

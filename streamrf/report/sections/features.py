@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.kernels import make_kernel
-from streamrf.maps.fourier import FourierMap
+from streamrf.features.fourier.map import FourierMap
+from streamrf.features.kernels import make_kernel
 from streamrf.report import curves, figures
 from streamrf.report.evidence import Evidence
 from streamrf.report.figures import Picture

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.maps.fourier import FourierMap
+from streamrf.features.fourier.map import FourierMap
 from streamrf.model import Model
 from streamrf.report import curves, figures
 from streamrf.report.evidence import Evidence, fourier_features

@@ -1,0 +1,1 @@
+"""From raw columns to features: scaling, kernels, feature maps, targets."""

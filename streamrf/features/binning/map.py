@@ -1,0 +1,278 @@
+"""Random binning (Rahimi & Recht): each of P random grids puts a row in one bin, and z(x) says which bins it is in.
+
+Two rows share the bin of a grid with probability k(x, y), so ``z(x)'z(y) / P`` estimates the kernel. Bins are hashed to
+2^bits slots a grid; a row is P slot numbers, and every sum over rows is a sum of integers.
+``docs/decisions/random-binning.md`` says what was measured and why it is so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import special
+
+from streamrf.features.base import FeatureMap, RowScorer
+from streamrf.features.binning.kernels import hash_rows, moved_scores
+from streamrf.features.kernels import make_kernel
+from streamrf.features.precision import make_precision
+from streamrf.support.errors import FileFormatError, InputError, MismatchError
+from streamrf.support.threads import Threads
+
+MAX_BITS = 30
+MAX_SHAPE = 1000
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, the step of splitmix64
+ROWS_A_TASK = 8192
+
+
+class WidthLaw(Protocol):
+    """A product kernel by the law of its bin widths, whose density is ``delta k''(delta)``."""
+
+    def bin_widths(self, U: np.ndarray) -> np.ndarray:
+        """Widths of bins from uniforms, by inverse distribution function."""
+
+
+@dataclass(frozen=True)
+class GammaWidths:
+    """Gamma bin widths of mean ``2 length_scale``: shape 2 is the Laplacian kernel, larger shapes vary less."""
+
+    shape: float = 4.0
+    length_scale: float = 1.0
+
+    def bin_widths(self, U: np.ndarray) -> np.ndarray:
+        inside = np.clip(np.asarray(U, np.float64), 2.0**-54, 1.0 - 2.0**-53)
+        return special.gammaincinv(self.shape, inside) * (2.0 * self.length_scale / self.shape)
+
+    def __call__(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        """The exact kernel between rows of X and of Y: the product over columns of E[max(0, 1 - gap / width)]."""
+        gaps = np.abs(np.asarray(X, np.float64)[:, None] - np.asarray(Y, np.float64))
+        t = gaps * (self.shape / (2.0 * self.length_scale))
+        return (special.gammaincc(self.shape, t) - t / (self.shape - 1) * special.gammaincc(self.shape - 1, t)).prod(2)
+
+
+def width_law(name: str) -> GammaWidths:
+    """The law of a kernel's bin widths, at length scale 1: ``bins:SHAPE``, or ``laplacian``, which is ``bins:2``."""
+    family, _, shape = name.partition(":")
+    if family == "bins":
+        try:
+            found = float(shape)
+        except ValueError:
+            found = 0.0
+        if not 1 < found <= MAX_SHAPE:
+            raise InputError(f"--kernel {name}: bins:SHAPE with a shape above 1 and up to {MAX_SHAPE} is wanted")
+        return GammaWidths(found)
+    kernel = make_kernel(name)
+    kernel.bin_widths(np.array([0.5]))  # refuses a kernel that cannot be binned, and says why
+    return GammaWidths(2.0)
+
+
+@dataclass(frozen=True, eq=False)
+class BinningMap(FeatureMap):
+    """P grids: row x lies in cell ``floor((x - shift) / width)`` of each; an infinite width ignores its column.
+
+    As features, slots are zeros and a one for each grid; ``compute`` writes them out, which is for small maps alone.
+    """
+
+    kind = "binning"
+    precision = make_precision("8")  # zeros and ones
+
+    widths: np.ndarray  # (P, d) float32
+    shifts: np.ndarray  # (P, d) float32
+    bits: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.widths.ndim != 2 or self.widths.shape != self.shifts.shape:
+            raise MismatchError(f"widths of shape {self.widths.shape} do not go with shifts of {self.shifts.shape}")
+        if not 1 <= self.bits <= MAX_BITS:
+            raise InputError(f"a grid has 2^1 to 2^{MAX_BITS} slots, not 2^{self.bits}: choose fewer bits")
+        if not (self.widths > 0).all():
+            raise InputError(f"bin widths must be positive, and the smallest is {self.widths.min()}")
+
+    @classmethod
+    def draw(
+        cls,
+        kernel: WidthLaw,
+        d: int,
+        grids: int,
+        bits: int,
+        seed: int,
+        *,
+        metric: np.ndarray | None = None,
+        bounds: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> BinningMap:
+        """Grids of a kernel. ``metric``, (d,) or (grids, d), multiplies the widths: a length scale for each column, or
+        for each grid and column. Columns whose ``bounds`` (low, high) fall in one cell of a grid are ignored there.
+        """
+        if grids < 1 or d < 1:
+            raise InputError(f"random binning needs at least one grid and one column, not {grids} and {d}")
+        rng = np.random.default_rng(seed)
+        widths = kernel.bin_widths(rng.random((grids, d))) * (1.0 if metric is None else metric)
+        shifts = rng.random((grids, d)) * np.where(np.isfinite(widths), widths, 0.0)
+        drawn = cls(np.maximum(widths.astype(np.float32), np.float32(1e-30)), shifts.astype(np.float32), bits, seed)
+        return drawn if bounds is None else drawn._without_idle_columns(*bounds)
+
+    def _without_idle_columns(self, low: np.ndarray, high: np.ndarray) -> BinningMap:
+        first, last = (np.floor((end.astype(np.float32) - self.shifts) * self._inverse) for end in (low, high))
+        idle = first == last
+        widths = np.where(idle, np.float32(np.inf), self.widths)
+        return BinningMap(widths, np.where(idle, np.float32(0), self.shifts), self.bits, self.seed)
+
+    @property
+    def grids(self) -> int:
+        return len(self.widths)
+
+    @property
+    def n_inputs(self) -> int:  # type: ignore[override]
+        return self.widths.shape[1]
+
+    @property
+    def n_features(self) -> int:  # type: ignore[override]
+        """Slots of all grids."""
+        return self.grids << self.bits
+
+    @property
+    def slots(self) -> int:
+        """Slots of one grid."""
+        return 1 << self.bits
+
+    @property
+    def active(self) -> np.ndarray:
+        """How many columns each grid looks at, (P,)."""
+        return np.isfinite(self.widths).sum(axis=1)
+
+    def indices(self, X: np.ndarray, out: np.ndarray | None = None, threads: Threads | None = None) -> np.ndarray:
+        """The slot of each row in each grid, (P, n) uint32: ``out``, if there is one."""
+        out = np.empty((self.grids, len(X)), np.uint32) if out is None else out
+        self._hash(X, self.bits, out, threads)
+        return out
+
+    def keys(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
+        """The 64-bit hash of each row's cell in each grid, (P, n): its top bits are the slot."""
+        out = np.empty((self.grids, len(X)), np.uint64)
+        self._hash(X, 64, out, threads)
+        return out
+
+    def _hash(self, X: np.ndarray, bits: int, out: np.ndarray, threads: Threads | None) -> None:
+        X = np.ascontiguousarray(X, np.float32)
+        if X.ndim != 2 or X.shape[1] != self.n_inputs:
+            raise MismatchError(f"the grids are for {self.n_inputs} columns, and the rows have shape {X.shape}")
+        if out.shape != (self.grids, len(X)):
+            raise MismatchError(f"the slots of {len(X)} rows take shape {(self.grids, len(X))}, not {out.shape}")
+
+        def work(start: int) -> None:
+            hash_rows(X, start, min(start + ROWS_A_TASK, len(X)), *self._compiled, bits, out)
+
+        starts = range(0, len(X), ROWS_A_TASK)
+        if threads is None:
+            for start in starts:
+                work(start)
+        else:
+            threads.each(work, starts)
+
+    def sensitivity(self, X: np.ndarray, table: np.ndarray, moves: np.ndarray) -> np.ndarray:
+        """Mean square change (d,) of the scores by ``table`` (k, P, slots) as column j of X becomes ``moves[:, j]``."""
+        X, moves = np.ascontiguousarray(X, np.float32), np.ascontiguousarray(moves, np.float32)
+        totals = np.zeros(self.n_inputs)
+        moved_scores(X, moves, *self._compiled, self.bits, table, totals)
+        return totals / max(1, len(X))
+
+    # -- as any other feature map
+
+    @property
+    def width(self) -> int:
+        return self.n_features
+
+    @property
+    def amplitudes(self) -> np.ndarray:
+        return np.full(self.n_features, self.grids**-0.5)
+
+    def compute(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
+        out[: len(X), : self.n_features] = 0
+        columns = self.indices(X, threads=threads).T + (np.arange(self.grids, dtype=np.int64) << self.bits)
+        np.put_along_axis(out[: len(X)], columns, 1, axis=1)
+
+    def scorer(self, coefficients: np.ndarray, intercept: np.ndarray) -> RowScorer:
+        from streamrf.features.binning.scores import BinningScorer
+
+        return BinningScorer(self, coefficients, intercept)
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        document = {"kind": self.kind, "bits": self.bits, "seed": self.seed}
+        return document, {"binning.widths": self.widths, "binning.shifts": self.shifts}
+
+    @classmethod
+    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> BinningMap:
+        """Takes no memory that the file does not fill: tables are arrays of their own, with their sizes."""
+        widths, shifts = arrays["binning.widths"], arrays["binning.shifts"]
+        bits, seed = document["bits"], document["seed"]
+        if type(bits) is not int or type(seed) is not int or widths.dtype != np.float32 or shifts.dtype != np.float32:
+            raise FileFormatError(
+                "the model's grids are damaged: whole bits and seed, float32 widths and shifts are wanted"
+            )
+        if not widths.size or not np.isfinite(shifts).all() or np.isnan(widths).any():
+            raise FileFormatError(
+                f"the model's grids are damaged: {widths.shape} widths, or numbers that are not finite"
+            )
+        try:
+            return cls(widths, shifts, bits, seed)
+        except (InputError, MismatchError) as error:
+            raise FileFormatError(f"the model's grids are damaged: {error}") from error
+
+    # -- inside
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        return np.float32(1) / self.widths
+
+    @cached_property
+    def _compiled(self) -> tuple[np.ndarray, ...]:
+        """What the kernels read: the columns each grid looks at, one after the other, and their four constants."""
+        grid, column = np.nonzero(np.isfinite(self.widths))
+        starts = np.concatenate([[0], np.cumsum(self.active)])
+        low, high = hash_multipliers(self.seed, self.grids, self.n_inputs)
+        at = grid, column
+        return starts, column, self.shifts[at], self._inverse[at], low[at], high[at]
+
+
+def hash_multipliers(seed: int, grids: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two odd 32-bit multipliers for each grid and column: the halves of splitmix64 started at the seed."""
+    golden = np.uint64(GOLDEN)
+    z = np.uint64(seed % 2**64) + golden * np.arange(1, grids * d + 1, dtype=np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = (z ^ (z >> np.uint64(31))).reshape(grids, d)
+    return (z | np.uint64(1)).astype(np.uint32), ((z >> np.uint64(32)) | np.uint64(1)).astype(np.uint32)
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How full the slots of each grid are with a sample of rows."""
+
+    rows: int
+    slots: int
+    cells: np.ndarray  # (P,) different cells, told apart by their 64-bit hashes
+    occupied: np.ndarray  # (P,) different slots they fall in
+
+    @property
+    def colliding(self) -> float:
+        """Share of cells that share a slot with an earlier one."""
+        return 1.0 - float(self.occupied.sum() / self.cells.sum())
+
+    def describe(self) -> str:
+        """One line for people."""
+        full = self.occupied / self.slots
+        return (
+            f"{self.cells.mean():,.0f} bins a grid ({self.cells.min():,} to {self.cells.max():,}) "
+            f"in {self.slots:,} slots: {full.mean():.0%} of them occupied, {self.colliding:.1%} of bins collide"
+        )
+
+
+def occupancy(map: BinningMap, X: np.ndarray, threads: Threads | None = None) -> Occupancy:
+    """Bins and occupied slots of the rows X: what hashing costs."""
+    keys = map.keys(X, threads)
+    cells = np.array([len(np.unique(row)) for row in keys])
+    occupied = np.array([len(np.unique(row >> np.uint64(64 - map.bits))) for row in keys])
+    return Occupancy(len(X), map.slots, cells, occupied)

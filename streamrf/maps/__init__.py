@@ -1,1 +1,0 @@
-"""Feature maps: Fourier features with frequencies drawn or learned, and random binning."""

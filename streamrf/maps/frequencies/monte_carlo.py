@@ -1,9 +1,0 @@
-"""Independent draws of the spectral measure (Rahimi and Recht 2007)."""
-
-from __future__ import annotations
-
-from streamrf.maps.frequencies.base import Draw, Frequencies, evenly
-
-
-def draw_mc(request: Draw) -> Frequencies:
-    return evenly(request.kernel.sample(request.rng(), request.F, request.d), "mc")

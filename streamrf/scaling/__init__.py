@@ -1,1 +1,0 @@
-"""Scaling of columns before the map."""
