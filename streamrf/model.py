@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import streamrf
-from streamrf.calibration import Calibration
 from streamrf.data.columns.document import Columns, names_from_json, names_to_json
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap, RowScorer
@@ -19,10 +18,11 @@ from streamrf.features.binning.map import BinningMap
 from streamrf.features.build import map_from_parts
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
-from streamrf.ledger import Ledger
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import Weights
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
+from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads

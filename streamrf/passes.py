@@ -15,10 +15,10 @@ import numpy as np
 from streamrf.data.source import Source
 from streamrf.engines.base import Engine, Pass
 from streamrf.glimpse import Glimpse
-from streamrf.ledger import Ledger, RowSet, ledger_of
 from streamrf.prepared import Prepared
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.marks import no_marks
+from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support.errors import DataError, StorageError
 from streamrf.support.interrupts import Interrupted, deferred_interrupts
 from streamrf.support.progress import Reporter

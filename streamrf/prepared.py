@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.calibration import Calibration
 from streamrf.data.columns.document import Columns, names_from_json, names_to_json
 from streamrf.features.base import FeatureMap
 from streamrf.features.build import map_from_parts
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.ledger import Ledger
 from streamrf.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import Weights
+from streamrf.statistics.calibration import Calibration
+from streamrf.statistics.rowset import Ledger
 from streamrf.support.storage import safejson
 
 

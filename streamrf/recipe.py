@@ -14,7 +14,7 @@ from streamrf.features.fourier.map import FORMS
 from streamrf.features.kernels import make_kernel
 from streamrf.features.learning import Learning
 from streamrf.features.precision import PRECISIONS
-from streamrf.look import TASKS
+from streamrf.statistics.target_scan import TASKS
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage import safejson
 

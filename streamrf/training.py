@@ -22,8 +22,6 @@ from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling import Scaling, fit_scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.ledger import Ledger, RowSet, ledger_of
-from streamrf.look import scan_targets, settle_targets
 from streamrf.model import Model
 from streamrf.passes import Passes, Saving
 from streamrf.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
@@ -39,6 +37,8 @@ from streamrf.routes.iterative import SAMPLE
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.moments import Moments
+from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
+from streamrf.statistics.target_scan import scan_targets, settle_targets
 from streamrf.support import memory
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.checkpoint import Checkpoint, SavedPass

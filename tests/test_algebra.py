@@ -31,10 +31,10 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.shards import Shards
 from streamrf.data.weighted import Weighted
-from streamrf.ledger import RowSet, ledger_of
 from streamrf.model import Model
 from streamrf.planning import plans as plan
 from streamrf.recipe import Recipe
+from streamrf.statistics.rowset import RowSet, ledger_of
 from streamrf.support.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter

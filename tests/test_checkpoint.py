@@ -13,7 +13,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from streamrf.ledger import Ledger, RowSet
+from streamrf.statistics.rowset import Ledger, RowSet
 from streamrf.support.errors import FileFormatError, MismatchError, MissingDependencyError, StorageError
 from streamrf.support.storage.backends import FsspecStorage, LocalStorage, open_storage, without_credentials
 from streamrf.support.storage.checkpoint import Checkpoint, Clock
@@ -231,7 +231,7 @@ def test_a_save_that_fails_leaves_the_one_before(place, monkeypatch):
 SAVE_FOR_EVER = """
 import sys, numpy as np
 from streamrf.support.storage.checkpoint import Checkpoint
-from streamrf.ledger import RowSet
+from streamrf.statistics.rowset import RowSet
 identity = {"data": "d1", "recipe": {"kernel": "gaussian", "D": 10}}
 checkpoint = Checkpoint(sys.argv[1])
 saved = checkpoint.load(identity)

@@ -19,7 +19,7 @@ from streamrf.engines.cluster.crew import CalledOff, Hand
 from streamrf.engines.cluster.errands import add_sums, sum_rows
 from streamrf.engines.cluster.groups import Groups, Pace, joined, row_set, units_of
 from streamrf.engines.cluster.summing import Summing
-from streamrf.ledger import RowSet
+from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import BudgetError, ClusterError, DataError
 
 ROWS = 300

@@ -13,8 +13,8 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.scores import Scorer
 from streamrf.features.targets import TargetCoding
-from streamrf.products import LIMITS
 from streamrf.statistics.gradient import Gradient
+from streamrf.statistics.gram_kernels import LIMITS
 from streamrf.statistics.opening import Opening
 from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
 from streamrf.statistics.pulls import ScorePull, TargetPull

@@ -18,7 +18,6 @@ import streamrf.planning.plans as plan
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.engines.cluster import ClusterEngine
-from streamrf.losses import Huber
 from streamrf.planning.plans import make_plan
 from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
@@ -26,6 +25,7 @@ from streamrf.routes import newton
 from streamrf.routes.walk import Trial, next_block, next_ridge
 from streamrf.statistics import descent
 from streamrf.statistics.descent import Descent
+from streamrf.statistics.losses import Huber
 from streamrf.support.errors import BudgetError, InputError, MismatchError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter

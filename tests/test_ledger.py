@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrf.data.source import Span
-from streamrf.ledger import Ledger, RowSet
+from streamrf.statistics.rowset import Ledger, RowSet
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 
 N = 40

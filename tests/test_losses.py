@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize
 
 from streamrf.features.targets import TargetCoding
-from streamrf.losses import Hinge, Huber, Logistic, Quantile, check_task, robust_deviation
 from streamrf.solvers.lbfgs import LBFGS, LBFGSState
+from streamrf.statistics.losses import Hinge, Huber, Logistic, Quantile, check_task, robust_deviation
 from streamrf.support.errors import FileFormatError, InputError
 
 LOSSES = {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from streamrf.calibration import Calibration
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.scores import Scores
 from streamrf.support.threads import ALONE
 

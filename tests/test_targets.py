@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streamrf.features.precision import make_precision
 from streamrf.features.targets import DIGITS, TargetCoding
-from streamrf.look import TargetScan, infer_task, settle_targets
+from streamrf.statistics.target_scan import TargetScan, infer_task, settle_targets
 from streamrf.support.errors import DataError
 
 EXACT = [make_precision(name) for name in DIGITS]

@@ -6,18 +6,18 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from tables import write_zarr
 
-from streamrf.calibration import Calibration
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.features.targets import TargetCoding
 from streamrf.planning.plans import make_plan
 from streamrf.recipe import Recipe
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.folds import fold_of
+from streamrf.statistics.weighting import Weighting
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import ALONE
 from streamrf.training import Settings, train
-from streamrf.weighting import Weighting
 
 
 def table(rows=120, seed=0):

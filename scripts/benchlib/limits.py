@@ -42,7 +42,7 @@ def machine_peak(context: Context) -> Cell:
 
 def gram_rates(context: Context, D: int) -> Cell:
     """Billions of operations a second of the full product 2 n D^2: BLAS in floats, ours in integers."""
-    from streamrf.products import LIMITS, PRODUCT_ROWS, Layout, proven_products
+    from streamrf.statistics.gram_kernels import LIMITS, PRODUCT_ROWS, Layout, proven_products
     from streamrf.support.threads import Threads
 
     rows = 512 if context.quick else PRODUCT_ROWS
@@ -74,7 +74,7 @@ def map_rates(context: Context, D: int) -> Cell:
     from streamrf.features.build import build_fourier
     from streamrf.features.kernels import make_kernel
     from streamrf.features.precision import make_precision
-    from streamrf.products import choose_product
+    from streamrf.statistics.gram_kernels import choose_product
     from streamrf.support.threads import Threads
 
     rows = 512 if context.quick else 16_384

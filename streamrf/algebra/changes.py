@@ -10,10 +10,10 @@ from pathlib import Path
 from streamrf.algebra.agreement import check_source, check_targets
 from streamrf.algebra.statistics import Statistics
 from streamrf.data.source import Source
-from streamrf.ledger import Ledger, RowSet, ledger_of
-from streamrf.look import scan_targets
 from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
+from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
+from streamrf.statistics.target_scan import scan_targets
 from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.checkpoint import Checkpoint

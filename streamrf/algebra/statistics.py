@@ -11,15 +11,15 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.algebra.agreement import check_possible, check_room_for, check_same
-from streamrf.calibration import Calibration
 from streamrf.features.targets import REGRESSION
-from streamrf.ledger import Ledger
 from streamrf.model import Model, statistics_of, versions
 from streamrf.prepared import Prepared
-from streamrf.products import Layout
-from streamrf.products.there import ChosenThere
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.gram_kernels import Layout
+from streamrf.statistics.gram_kernels.pickling import ChosenThere
+from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads

@@ -59,7 +59,7 @@ def _shards(ledger: Any) -> list[dict[str, Any]]:
 def _statistics(path: str, kind: str) -> dict[str, Any]:
     """Without reading the sums, which may be large."""
     from streamrf.algebra import load_prepared
-    from streamrf.ledger import Ledger
+    from streamrf.statistics.rowset import Ledger
     from streamrf.support.storage.archive import read_archive
     from streamrf.training import chosen
 

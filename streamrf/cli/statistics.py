@@ -71,7 +71,7 @@ def place(read: str, options: dict[str, Any]) -> tuple[Path, bool]:
 
 def parse_rows(texts: tuple[str, ...], source: Any) -> Any:
     """The rows that --rows names, or None for all."""
-    from streamrf.ledger import RowSet
+    from streamrf.statistics.rowset import RowSet
     from streamrf.support.errors import InputError
 
     if not texts:

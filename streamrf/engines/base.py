@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from streamrf.data.source import Source
-from streamrf.ledger import RowSet
 from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.rowset import RowSet
 
 S = TypeVar("S", bound=State)
 

@@ -12,7 +12,7 @@ from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
 from streamrf.data.spans import work_spans
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
-from streamrf.ledger import RowSet
+from streamrf.statistics.rowset import RowSet
 from streamrf.support.threads import Threads
 
 AHEAD = 1  # blocks that wait, read and screened, while one is summed: with the one being read, three are alive

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.products.base import LIMITS
+from streamrf.statistics.gram_kernels.base import LIMITS
 from streamrf.support.errors import InputError
 
 

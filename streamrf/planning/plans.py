@@ -30,9 +30,9 @@ from streamrf.planning.iterative import (
 from streamrf.planning.iterative import CURES as ITERATIVE_CURES
 from streamrf.planning.learning import learning_bytes
 from streamrf.planning.rates import Rates
-from streamrf.products import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeSolver
+from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.units import format_bytes, format_seconds

@@ -18,9 +18,9 @@ from streamrf.algebra.agreement import check_possible
 from streamrf.algebra.changes import rows_in
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.ledger import RowSet
 from streamrf.model import Model
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import MismatchError, NumericalError
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads

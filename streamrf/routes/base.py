@@ -10,13 +10,13 @@ from itertools import accumulate
 from time import monotonic
 from typing import Any
 
-from streamrf.calibration import Calibration
 from streamrf.data.source import Source
 from streamrf.passes import Passes
 from streamrf.planning.plans import Plan
 from streamrf.prepared import Prepared
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import Weights
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.calibration import Calibration
 from streamrf.data.source import Block
 from streamrf.features.binning.index_source import SlotSource
 from streamrf.features.binning.indexer import let_go, slot_maker
@@ -26,6 +25,7 @@ from streamrf.routes.judging import as_read, judge
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.bins import Bins, BinsProduct, BinsState
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.fitting import Fitting, FittingState
 from streamrf.statistics.sample import SampleState
 from streamrf.support.errors import DataError

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.calibration import Calibration
 from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Block, Source
 from streamrf.features.scores import Scorer, scored_width
@@ -18,14 +17,15 @@ from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, Sample
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, sample_rows
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gradient import Gradient, Pull
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.opening import Opening, OpeningState
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import numbers_chosen
+from streamrf.statistics.weighting import Weighting
 from streamrf.support.errors import DataError
 from streamrf.support.threads import ALONE
-from streamrf.weighting import Weighting
 
 OPENING, SKETCH = "opening/", "sketch/"
 SAMPLE = "sample rows"

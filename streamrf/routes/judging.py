@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.calibration import Calibration
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
-from streamrf.ledger import Ledger
 from streamrf.prepared import Prepared
 from streamrf.solvers.ridge import Weights
+from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.row_weights import row_weights
+from streamrf.statistics.rowset import Ledger
 from streamrf.statistics.scores import Scores
+from streamrf.statistics.weighting import Weighting
 from streamrf.support.threads import Threads
-from streamrf.weighting import Weighting
 
 Unseen = tuple[Weights, Block]  # weights, and rows (``weighed``, with coded targets) that they have not seen
 

@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.calibration import Calibration
-from streamrf.ledger import Ledger
-from streamrf.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss, robust_deviation
 from streamrf.routes.base import Fitted, Run
 from streamrf.routes.iterative import IterativeRoute, under
 from streamrf.routes.judging import as_read
@@ -21,6 +18,9 @@ from streamrf.routes.walk import Trial, next_ridge
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.lbfgs import LBFGS, LBFGSState
 from streamrf.solvers.ridge import Weights
+from streamrf.statistics.calibration import Calibration
+from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss, robust_deviation
+from streamrf.statistics.rowset import Ledger
 from streamrf.statistics.scores import Scores
 
 PASSES = 100  # at one lambda

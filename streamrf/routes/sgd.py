@@ -13,7 +13,6 @@ import numpy as np
 
 from streamrf.data.counting import CountingSource
 from streamrf.data.source import Block, Span
-from streamrf.losses import Loss, check_task, class_loss
 from streamrf.routes.base import Fitted, Run
 from streamrf.routes.iterative import IterativeRoute
 from streamrf.routes.judging import as_read, shares
@@ -23,6 +22,7 @@ from streamrf.solvers.preconditioners import SampleRows
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import BATCH, SGD_ROWS, part_rows
 from streamrf.statistics.descent import Descent, Pace
+from streamrf.statistics.losses import Loss, check_task, class_loss
 
 EPOCHS = 10
 RANK = 256

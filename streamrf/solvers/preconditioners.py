@@ -15,9 +15,9 @@ import scipy.linalg as sla
 from streamrf.features.base import FeatureMap
 from streamrf.features.precision import Precision, make_precision
 from streamrf.features.scores import dot_rows, scored_width
-from streamrf.products import Layout, choose_product
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum
+from streamrf.statistics.gram_kernels import Layout, choose_product
 from streamrf.statistics.pull_sums import add_pulls
 from streamrf.support.errors import NumericalError
 from streamrf.support.simd import aligned_empty

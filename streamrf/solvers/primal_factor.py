@@ -9,9 +9,9 @@ import numpy as np
 import scipy.linalg as sla
 
 from streamrf.features.base import FeatureMap
-from streamrf.products import PRODUCT_ROWS, Layout, choose_product, worst_work_bytes
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.spectrum import Spectrum
+from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, choose_product, worst_work_bytes
 from streamrf.support.errors import NumericalError
 from streamrf.support.threads import Threads, available_cores
 

@@ -17,8 +17,8 @@ from numba import njit
 
 from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
-from streamrf.products import Layout
 from streamrf.statistics.gram import GramState
+from streamrf.statistics.gram_kernels import Layout
 from streamrf.support.errors import NumericalError
 from streamrf.support.threads import Threads
 

@@ -17,10 +17,10 @@ import numpy as np
 from streamrf.data.retries import persistently
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
-from streamrf.losses import Loss
 from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient
+from streamrf.statistics.losses import Loss
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import Threads

@@ -17,9 +17,9 @@ from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.products import PRODUCT_ROWS, Layout, Product, choose_product
-from streamrf.products.there import ChosenThere
 from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, Product, choose_product
+from streamrf.statistics.gram_kernels.pickling import ChosenThere
 from streamrf.statistics.row_weights import row_weights
 from streamrf.support.errors import FileFormatError, InputError, NumericalError
 from streamrf.support.threads import ALONE, Threads

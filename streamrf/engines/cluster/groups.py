@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamrf.data.source import Span
-from streamrf.ledger import RowSet
+from streamrf.statistics.rowset import RowSet
 
 Unit = tuple[Span, ...]  # spans that must stay together
 

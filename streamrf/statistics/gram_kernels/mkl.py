@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.products.base import LIMITS, PANEL, Layout, Product, each_panel
+from streamrf.statistics.gram_kernels.base import LIMITS, PANEL, Layout, Product, each_panel
 from streamrf.support.threads import Threads
 
 COLUMN_MAJOR, NO_TRANS, TRANS, FIXED_OFFSET, SEQUENTIAL = 102, 111, 112, 173, 1

@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from streamrf.products.base import LIMITS, PANEL
+from streamrf.statistics.gram_kernels.base import LIMITS, PANEL
 from streamrf.support.simd import (
     I8,
     I16,

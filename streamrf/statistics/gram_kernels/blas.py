@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.products.base import LIMITS, PANEL, Layout, Product, each_panel
+from streamrf.statistics.gram_kernels.base import LIMITS, PANEL, Layout, Product, each_panel
 from streamrf.support.threads import Threads
 
 

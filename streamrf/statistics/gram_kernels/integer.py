@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from streamrf.products.base import LIMITS, PANEL, Layout, Product, each_panel
-from streamrf.products.packing import SPARE, pack_slices, regroup, whole_groups
-from streamrf.products.tiles import (
+from streamrf.statistics.gram_kernels.base import LIMITS, PANEL, Layout, Product, each_panel
+from streamrf.statistics.gram_kernels.packing import SPARE, pack_slices, regroup, whole_groups
+from streamrf.statistics.gram_kernels.tiles import (
     COLUMNS,
     FOURS,
     GROUPS,

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from streamrf.products import choose_product
-from streamrf.products.base import Layout, Product
+from streamrf.statistics.gram_kernels import choose_product
+from streamrf.statistics.gram_kernels.base import Layout, Product
 from streamrf.support.threads import Threads
 
 

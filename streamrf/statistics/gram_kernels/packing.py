@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from streamrf.products.tiles import FOURS, GROUPS, RAISED, TILE, UNROLLED, VECTORS
+from streamrf.statistics.gram_kernels.tiles import FOURS, GROUPS, RAISED, TILE, UNROLLED, VECTORS
 from streamrf.support.simd import I8, I16, I32, I64, constant, counted_loop, dot_bytes, dot_pairs, lanes, mixed, splat
 
 SPARE = 8  # elements at the end of a buffer, for copies that take more than they need

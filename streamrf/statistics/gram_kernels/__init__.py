@@ -6,10 +6,10 @@ from functools import cache
 
 import numpy as np
 
-from streamrf.products.base import LIMITS, Layout, Product
-from streamrf.products.blas import BlasProduct
-from streamrf.products.integer import ByteProduct, IntegerProduct
-from streamrf.products.mkl import MklProduct, library
+from streamrf.statistics.gram_kernels.base import LIMITS, Layout, Product
+from streamrf.statistics.gram_kernels.blas import BlasProduct
+from streamrf.statistics.gram_kernels.integer import ByteProduct, IntegerProduct
+from streamrf.statistics.gram_kernels.mkl import MklProduct, library
 from streamrf.support.threads import Threads
 from streamrf.support.timing import Work, in_turn
 
