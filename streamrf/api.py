@@ -19,7 +19,6 @@ from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
 from streamrf.model import Model
 from streamrf.planning.choose import plan_run
-from streamrf.planning.plans import Plan
 from streamrf.prediction import (
     SPAN_BYTES,
     SPAN_ROWS,
@@ -29,6 +28,7 @@ from streamrf.prediction import (
     prediction_columns,
 )
 from streamrf.recipe import Recipe
+from streamrf.solvers.plan import Plan
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads, available_cores

@@ -23,17 +23,19 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scaling import Scaling, fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.model import Model
-from streamrf.passes import Passes, Saving
 from streamrf.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
 from streamrf.pilot.fourier import PilotRun, budget_seconds, defaults, sample_rows
 from streamrf.pilot.learning_story import map_sentence, with_names
-from streamrf.planning.binning import cache_on_workers
 from streamrf.planning.choose import compares, plan_run
-from streamrf.planning.plans import Plan
 from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
-from streamrf.routes import DirectRoute, Fitted, Route, Run, route_of
-from streamrf.routes.iterative import SAMPLE
+from streamrf.solvers.base import Fitted, Route, Run
+from streamrf.solvers.binning_plan import cache_on_workers
+from streamrf.solvers.cholesky import DirectRoute
+from streamrf.solvers.iterative import SAMPLE
+from streamrf.solvers.passes import Passes, Saving
+from streamrf.solvers.plan import Plan
+from streamrf.solvers.registry import route_of
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.moments import Moments

@@ -32,8 +32,8 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.shards import Shards
 from streamrf.data.weighted import Weighted
 from streamrf.model import Model
-from streamrf.planning import plans as plan
 from streamrf.recipe import Recipe
+from streamrf.solvers import plan
 from streamrf.statistics.rowset import RowSet, ledger_of
 from streamrf.support.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.support.interrupts import Interrupted

@@ -15,11 +15,11 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.model import Model
-from streamrf.planning import binning as binning_plan
-from streamrf.planning.binning import CachePlan, cache_on_workers, choose_cache, plan_binning, settled_sizes
 from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
-from streamrf.routes import binning as route
+from streamrf.solvers import binning as route
+from streamrf.solvers import binning_plan
+from streamrf.solvers.binning_plan import CachePlan, cache_on_workers, choose_cache, plan_binning, settled_sizes
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.interrupts import Interrupted
@@ -524,7 +524,7 @@ def test_what_is_given_decides_which_maps_are_compared(shelf, options, map, monk
 
 
 def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
-    from streamrf.glimpse import Glimpse
+    from streamrf.solvers.progress_error import Glimpse
 
     looks = []
 
@@ -536,6 +536,6 @@ def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Glimpse, "_guess", lambda self: 0.0)
-        patch.setattr("streamrf.glimpse.FIRST", 0.0)
+        patch.setattr("streamrf.solvers.progress_error.FIRST", 0.0)
         train(SOURCE, FIXED.with_(grids=2), ALONE, Looks())
     assert looks[0] == "training"

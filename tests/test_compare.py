@@ -22,8 +22,8 @@ from streamrf.data.source import Block
 from streamrf.features.fourier import KINDS, draw, draw_phases, kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.pilot.fourier import RIDGES
-from streamrf.planning import rates as calibrate
 from streamrf.recipe import Recipe
+from streamrf.solvers import rates as calibrate
 from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads

@@ -15,10 +15,11 @@ from streamrf.algebra import Statistics
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.scaling import fit_scaling
-from streamrf.planning import plans as plan
-from streamrf.planning.plans import estimate_seconds, make_plan
-from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
+from streamrf.solvers import plan
+from streamrf.solvers.lambda_path import HAIR, FoldPath, GcvPath, LambdaWalk, generalised_error, squared_errors
+from streamrf.solvers.plan import estimate_seconds, make_plan
+from streamrf.solvers.rates import Rates
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.folds import Folds, fold_of
 from streamrf.statistics.gram import Gram
@@ -27,7 +28,6 @@ from streamrf.support.errors import InputError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.threads import Threads
 from streamrf.training import Settings, train
-from streamrf.validation import HAIR, FoldPath, GcvPath, LambdaWalk, generalised_error, squared_errors
 
 FIXED = Recipe(D=48, kernel="gaussian", length_scale=1.5, scaling="standard", bits="12", pilot="none")
 

@@ -20,7 +20,7 @@ from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass
-from streamrf.glimpse import Glimpse, first_rows
+from streamrf.solvers.progress_error import Glimpse, first_rows
 from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import SampleState, chosen_rows

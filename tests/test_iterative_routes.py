@@ -14,15 +14,15 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.class_weight import compute_sample_weight
 from tables import labelled, smooth, write_zarr
 
-import streamrf.planning.plans as plan
+import streamrf.solvers.plan as plan
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.engines.cluster import ClusterEngine
-from streamrf.planning.plans import make_plan
-from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
-from streamrf.routes import newton
-from streamrf.routes.walk import Trial, next_block, next_ridge
+from streamrf.solvers import newton
+from streamrf.solvers.lambda_search import Trial, next_block, next_ridge
+from streamrf.solvers.plan import make_plan
+from streamrf.solvers.rates import Rates
 from streamrf.statistics import descent
 from streamrf.statistics.descent import Descent
 from streamrf.statistics.losses import Huber

@@ -9,10 +9,10 @@ from test_gradient import make_gradient, table
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.fourier.map import FourierMap
-from streamrf.planning import iterative as planning
-from streamrf.planning import plans
 from streamrf.recipe import Recipe
-from streamrf.routes import iterative
+from streamrf.solvers import iterative
+from streamrf.solvers import iterative_plan as planning
+from streamrf.solvers import plan as plans
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.statistics import sample
 from streamrf.statistics.kept_features import KeptFeatures

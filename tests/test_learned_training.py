@@ -20,8 +20,8 @@ from streamrf.features.kernels import make_kernel
 from streamrf.features.learning import Learning
 from streamrf.model import Model
 from streamrf.pilot.learning_story import learning_rows, map_sentence, with_names
-from streamrf.planning.learning import learning_bytes
 from streamrf.recipe import Recipe
+from streamrf.solvers.learning_memory import learning_bytes
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 from streamrf.training import Settings, train

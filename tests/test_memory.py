@@ -15,9 +15,9 @@ from tables import smooth
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
 from streamrf.data.sampling import _read, draw_sample, random_runs
-from streamrf.planning.plans import COMPILED, estimate_seconds, make_plan
-from streamrf.planning.rates import Rates
 from streamrf.recipe import Recipe
+from streamrf.solvers.plan import COMPILED, estimate_seconds, make_plan
+from streamrf.solvers.rates import Rates
 from streamrf.support import memory
 
 FIXED = ("--pilot", "none", "--length-scale", "3", "--lambda", "1e-6", "--threads", "2", "--no-checkpoint", "--json")

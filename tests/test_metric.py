@@ -273,7 +273,7 @@ def test_gradients_are_those_of_the_predictor_that_was_measured(threads):
     """The pilot's own weights and features, beside finite differences of its scores."""
     from streamrf.pilot.fourier import Trial
     from streamrf.pilot.metric import TrialFits
-    from streamrf.pilot.trial import RidgeTrial
+    from streamrf.solvers.trial import RidgeTrial
 
     X = np.random.default_rng(0).normal(size=(400, 3))
     run, recipe = piloted(X, np.sin(X[:, 0]) + X[:, 1], threads, metric="none", bits="float64")

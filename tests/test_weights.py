@@ -10,8 +10,8 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.features.targets import TargetCoding
-from streamrf.planning.plans import make_plan
 from streamrf.recipe import Recipe
+from streamrf.solvers.plan import make_plan
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.folds import fold_of
 from streamrf.statistics.weighting import Weighting

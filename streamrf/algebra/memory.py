@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from streamrf.planning.plans import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
+from streamrf.solvers.plan import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError
 from streamrf.support.storage.archive import read_archive

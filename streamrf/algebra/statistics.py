@@ -14,6 +14,7 @@ from streamrf.algebra.agreement import check_possible, check_room_for, check_sam
 from streamrf.features.targets import REGRESSION
 from streamrf.model import Model, statistics_of, versions
 from streamrf.prepared import Prepared
+from streamrf.solvers.lambda_path import GcvPath
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram, GramState
@@ -23,7 +24,6 @@ from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
-from streamrf.validation import GcvPath
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"
 FIRST_RIDGE = 1e-6  # where every walk begins: the model then depends on the rows alone, not on how they came together

@@ -27,8 +27,8 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.pilot.fourier import RIDGES, defaults
-from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.recipe import BINNING, Recipe
+from streamrf.solvers.trial import RidgeTrial, wrong_classes
 from streamrf.statistics.target_scan import TargetScan, settle_targets
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError

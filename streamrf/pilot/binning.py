@@ -16,7 +16,6 @@ from streamrf.features.binning.map import BinningMap, occupancy, width_law
 from streamrf.features.scaling import Scaling, fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.pilot.fourier import DEFAULTS, VALIDATION, PilotRun, Trial
-from streamrf.pilot.trial import wrong_classes
 from streamrf.pilot.widths import (
     RIDGE,
     Rows,
@@ -25,8 +24,9 @@ from streamrf.pilot.widths import (
     choose_widths,
     few_outputs,
 )
-from streamrf.planning.binning import settled_sizes, trial_grids
 from streamrf.recipe import AUTO, BINNING, Recipe
+from streamrf.solvers.binning_plan import settled_sizes, trial_grids
+from streamrf.solvers.trial import wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 

@@ -26,9 +26,9 @@ from streamrf.features.precision import PRECISIONS, make_precision
 from streamrf.features.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.pilot.trend import FAR, SMALLER, lowest, power, reach
-from streamrf.pilot.trial import RidgeTrial, wrong_classes
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.ridge import Weights
+from streamrf.solvers.trial import RidgeTrial, wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 

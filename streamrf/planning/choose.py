@@ -6,10 +6,10 @@ from typing import Any
 
 from streamrf.data.source import Source
 from streamrf.pilot.fourier import sample_rows
-from streamrf.planning.binning import estimate_binning, measure_binning, pilot_bytes, plan_binning
-from streamrf.planning.plans import SLACK, Plan, estimate_seconds, make_plan
-from streamrf.planning.rates import measure_rates
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
+from streamrf.solvers.binning_plan import estimate_binning, measure_binning, pilot_bytes, plan_binning
+from streamrf.solvers.plan import SLACK, Plan, estimate_seconds, make_plan
+from streamrf.solvers.rates import measure_rates
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_seconds

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamrf.pilot.fourier import Trial
-    from streamrf.planning.plans import Plan
+    from streamrf.solvers.plan import Plan
 
 log = logging.getLogger("streamrf")
 

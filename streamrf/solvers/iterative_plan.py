@@ -9,7 +9,7 @@ from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Source
 from streamrf.features.precision import make_precision
 from streamrf.features.scores import batch_rows
-from streamrf.planning.rates import Rates, measure_rates
+from streamrf.solvers.rates import Rates, measure_rates
 from streamrf.solvers.sizes import drawn_rows, is_sketched, parts_of_a_leg, preconditioner_bytes, sample_rows
 from streamrf.statistics.gradient import KEPT_BYTES
 from streamrf.statistics.kept_features import KeptFeatures

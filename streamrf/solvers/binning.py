@@ -20,9 +20,9 @@ from streamrf.features.binning.indexer import let_go, slot_maker
 from streamrf.features.binning.map import BinningMap
 from streamrf.features.binning.normal import OccupiedSlots, scores
 from streamrf.features.targets import REGRESSION
-from streamrf.routes.base import Fitted, Route, Run
-from streamrf.routes.judging import as_read, judge
+from streamrf.solvers.base import Fitted, Route, Run
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
+from streamrf.solvers.judging import as_read, judge
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.bins import Bins, BinsProduct, BinsState
 from streamrf.statistics.calibration import Calibration

@@ -10,8 +10,8 @@ import numpy as np
 from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Block, Source
 from streamrf.features.scores import Scorer, scored_width
-from streamrf.routes.base import Fitted, Route, Run
-from streamrf.routes.judging import judge, shares, weighed
+from streamrf.solvers.base import Fitted, Route, Run
+from streamrf.solvers.judging import judge, shares, weighed
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.routes.base import Fitted, Run
-from streamrf.routes.iterative import IterativeRoute, under
-from streamrf.routes.judging import as_read
-from streamrf.routes.walk import Trial, next_ridge
+from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.conjugate_gradients import Preconditioner
+from streamrf.solvers.iterative import IterativeRoute, under
+from streamrf.solvers.judging import as_read
+from streamrf.solvers.lambda_search import Trial, next_ridge
 from streamrf.solvers.lbfgs import LBFGS, LBFGSState
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.calibration import Calibration

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from streamrf.data.source import Block
-from streamrf.routes.base import Fitted, Route
-from streamrf.routes.judging import Unseen, as_read, judge, shares, weighed
+from streamrf.solvers.base import Fitted, Route
+from streamrf.solvers.judging import Unseen, as_read, judge, shares, weighed
+from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.fitting import Fitting, FittingState
@@ -16,7 +17,6 @@ from streamrf.statistics.folds import Folds, FoldsState, fold_of
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.weighting import Weighting
 from streamrf.support.errors import DataError
-from streamrf.validation import FoldPath, HoldoutPath, LambdaWalk
 
 
 @dataclass

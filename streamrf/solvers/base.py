@@ -11,10 +11,10 @@ from time import monotonic
 from typing import Any
 
 from streamrf.data.source import Source
-from streamrf.passes import Passes
-from streamrf.planning.plans import Plan
 from streamrf.prepared import Prepared
 from streamrf.recipe import Recipe
+from streamrf.solvers.passes import Passes
+from streamrf.solvers.plan import Plan
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState

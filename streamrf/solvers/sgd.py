@@ -13,11 +13,11 @@ import numpy as np
 
 from streamrf.data.counting import CountingSource
 from streamrf.data.source import Block, Span
-from streamrf.routes.base import Fitted, Run
-from streamrf.routes.iterative import IterativeRoute
-from streamrf.routes.judging import as_read, shares
-from streamrf.routes.newton import LAMBDA_SHARE, plain_calibration
+from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.eigen_factor import EigenFactor
+from streamrf.solvers.iterative import IterativeRoute
+from streamrf.solvers.judging import as_read, shares
+from streamrf.solvers.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.preconditioners import SampleRows
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.sizes import BATCH, SGD_ROWS, part_rows

@@ -22,7 +22,8 @@ from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_values, scores
 from streamrf.pilot.fourier import budget_seconds, sample_rows
 from streamrf.pilot.widths import PILOT_GRIDS, default_bits, default_grids
-from streamrf.planning.plans import (
+from streamrf.recipe import Recipe
+from streamrf.solvers.plan import (
     COMPILED,
     DEFAULT_BUDGET_SHARE,
     LEAST_SPAN_BYTES,
@@ -32,8 +33,7 @@ from streamrf.planning.plans import (
     Plan,
     holdout_share,
 )
-from streamrf.planning.rates import READ_RATE
-from streamrf.recipe import Recipe
+from streamrf.solvers.rates import READ_RATE
 from streamrf.support import memory
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.routes.base import Fitted
-from streamrf.routes.iterative import Factor, IterativeRoute, under
-from streamrf.routes.walk import Trial, next_block
+from streamrf.solvers.base import Fitted
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients
+from streamrf.solvers.iterative import Factor, IterativeRoute, under
+from streamrf.solvers.lambda_search import Trial, next_block
 from streamrf.solvers.normal_system import NormalSystem
 from streamrf.solvers.ridge import Weights
 

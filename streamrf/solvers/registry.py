@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from streamrf.recipe import BINNING, Recipe
-from streamrf.routes.base import Fitted, Route, Run
-from streamrf.routes.binning import BinningRoute
-from streamrf.routes.cg import CGRoute
-from streamrf.routes.direct import DirectRoute
-from streamrf.routes.newton import NewtonRoute
-from streamrf.routes.sgd import SGDRoute
+from streamrf.solvers.base import Fitted, Route, Run
+from streamrf.solvers.binning import BinningRoute
+from streamrf.solvers.cg import CGRoute
+from streamrf.solvers.cholesky import DirectRoute
+from streamrf.solvers.newton import NewtonRoute
+from streamrf.solvers.sgd import SGDRoute
 
 ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute, "newton": NewtonRoute, "sgd": SGDRoute}
 

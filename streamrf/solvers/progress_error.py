@@ -11,9 +11,9 @@ import numpy as np
 from streamrf.data.source import Block
 from streamrf.engines.base import Pass
 from streamrf.features.scores import Scorer
-from streamrf.pilot.trial import wrong_classes
 from streamrf.prepared import Prepared
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
+from streamrf.solvers.trial import wrong_classes
 from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.sample import SampleState

@@ -16,7 +16,8 @@ from streamrf.data.spans import work_spans
 from streamrf.engines.local import AHEAD
 from streamrf.features.targets import DIGITS
 from streamrf.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
-from streamrf.planning.iterative import (
+from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
+from streamrf.solvers.iterative_plan import (
     ALIVE,
     CROSSING,
     SHORT,
@@ -27,10 +28,9 @@ from streamrf.planning.iterative import (
     kept_bytes,
     rates_of_this_machine,
 )
-from streamrf.planning.iterative import CURES as ITERATIVE_CURES
-from streamrf.planning.learning import learning_bytes
-from streamrf.planning.rates import Rates
-from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
+from streamrf.solvers.iterative_plan import CURES as ITERATIVE_CURES
+from streamrf.solvers.learning_memory import learning_bytes
+from streamrf.solvers.rates import Rates
 from streamrf.solvers.ridge import RidgeSolver
 from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.support import memory
