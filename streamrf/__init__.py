@@ -24,7 +24,7 @@ _HOMES = {
     "streamrf.recipe": ("Recipe",),
     "streamrf.training": ("Settings", "Trained"),
     "streamrf.support.progress": ("Reporter",),
-    "streamrf.model": ("Model",),
+    "streamrf.models.model": ("Model",),
     "streamrf.algebra.changes": ("accumulate", "forget", "prepare", "update"),
     "streamrf.algebra.statistics": ("Statistics",),
     "streamrf.support.errors": ("StreamRFError",),
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from streamrf.data.open import open_source
     from streamrf.data.source import Source
     from streamrf.estimators import KernelClassifier, KernelRegressor, RandomFeatures
-    from streamrf.model import Model
+    from streamrf.models.model import Model
     from streamrf.recipe import Recipe
     from streamrf.support.errors import StreamRFError
     from streamrf.support.progress import Reporter

@@ -17,9 +17,8 @@ from streamrf.data.writers import open_sink
 from streamrf.data.writers.parts import open_parts
 from streamrf.engines.base import Engine
 from streamrf.engines.local import pieces, read_ahead
-from streamrf.model import Model
-from streamrf.planning.choose import plan_run
-from streamrf.prediction import (
+from streamrf.models.model import Model
+from streamrf.models.predict import (
     SPAN_BYTES,
     SPAN_ROWS,
     evaluate_rows,
@@ -27,6 +26,7 @@ from streamrf.prediction import (
     predict_rows,
     prediction_columns,
 )
+from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
 from streamrf.solvers.plan import Plan
 from streamrf.support.errors import InputError

@@ -22,12 +22,12 @@ from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling import Scaling, fit_scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.model import Model
+from streamrf.models.model import Model
+from streamrf.models.prepared import Prepared
 from streamrf.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
 from streamrf.pilot.fourier import PilotRun, budget_seconds, defaults, sample_rows
 from streamrf.pilot.learning_story import map_sentence, with_names
 from streamrf.planning.choose import compares, plan_run
-from streamrf.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.base import Fitted, Route, Run
 from streamrf.solvers.binning_plan import cache_on_workers

@@ -31,7 +31,7 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.shards import Shards
 from streamrf.data.weighted import Weighted
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers import plan
 from streamrf.statistics.rowset import RowSet, ledger_of

@@ -14,7 +14,7 @@ from tables import labelled, smooth, write_zarr
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
 from streamrf.solvers import binning as route

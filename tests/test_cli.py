@@ -25,7 +25,7 @@ from streamrf.data.source import Block
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
 from streamrf.features.targets import TargetCoding
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.pilot.fourier import PilotRun
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments

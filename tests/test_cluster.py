@@ -35,8 +35,8 @@ from streamrf.engines.cluster.addresses import Address, connect
 from streamrf.engines.cluster.crew import Crew
 from streamrf.engines.cluster.errands import add_sums, orders_for, sum_rows
 from streamrf.engines.cluster.needs import STATES, worker_needs
-from streamrf.model import Model
-from streamrf.prediction import evaluate_rows, predict_elsewhere, prediction_columns, predictions
+from streamrf.models.model import Model
+from streamrf.models.predict import evaluate_rows, predict_elsewhere, prediction_columns, predictions
 from streamrf.recipe import Recipe
 from streamrf.statistics.rowset import RowSet
 from streamrf.support import memory

@@ -22,10 +22,10 @@ from streamrf.data.columns.handling import Handling
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
-from streamrf.export import pipeline_of
-from streamrf.export.numpy_script import script_text, write_script
 from streamrf.features.fourier import KINDS
-from streamrf.model import Model
+from streamrf.models.export.numpy_script import script_text, write_script
+from streamrf.models.export.parts import pipeline_of
+from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.support import errors
 from streamrf.support.threads import Threads
@@ -63,7 +63,7 @@ def ours(model: Model, X: np.ndarray) -> np.ndarray:
 
 def in_onnx(model: Model, X: np.ndarray, path: Path) -> dict[str, np.ndarray]:
     ort = pytest.importorskip("onnxruntime")
-    from streamrf.export.onnx_model import write_onnx
+    from streamrf.models.export.onnx_model import write_onnx
 
     write_onnx(pipeline_of(model), path, overwrite=True)
     pytest.importorskip("onnx").checker.check_model(str(path), full_check=True)
@@ -156,7 +156,7 @@ def table_model(columns: dict[str, Any], y: np.ndarray, path: Path, **handling: 
 def test_columns_may_have_any_names(target, tmp_path):
     """`convert` calls them c0, c1, ... where a file does not; others are called as parts of the graph are."""
     onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-    from streamrf.export.onnx_model import write_onnx
+    from streamrf.models.export.onnx_model import write_onnx
 
     names = ["c0", "v0", "v3", "prediction", "prediction_", "label", "probabilities", "s_c0", "s__v1", "X", "n"]
     columns = dict(zip(names, smooth(600, d=len(names))[0].T, strict=True)) | {"c1": ["a", "b", "c"] * 200}

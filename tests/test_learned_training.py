@@ -18,7 +18,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.features.fourier import draw
 from streamrf.features.kernels import make_kernel
 from streamrf.features.learning import Learning
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.pilot.learning_story import learning_rows, map_sentence, with_names
 from streamrf.recipe import Recipe
 from streamrf.solvers.learning_memory import learning_bytes
@@ -130,7 +130,7 @@ def test_a_learned_model_loads_and_predicts_without_learning_code(tmp_path, supe
     np.save(tmp_path / "X.npy", X)
     script = """
 import sys, numpy as np
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.support.threads import Threads
 with Threads(1) as threads:
     np.save("scores.npy", Model.load("m.model").scores(np.load("X.npy"), threads))

@@ -11,7 +11,7 @@ from streamrf.algebra import Statistics, accumulate
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.kernels import make_kernel
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.report import curves, make_report
 from streamrf.report.evidence import gather_evidence, row_set
 from streamrf.solvers.ridge import NormalEquations

@@ -23,9 +23,9 @@ from streamrf.algebra import Statistics
 from streamrf.cli import main
 from streamrf.data.open import open_source
 from streamrf.data.source import Span
-from streamrf.export import pipeline_of
-from streamrf.export.numpy_script import write_script
-from streamrf.model import Model
+from streamrf.models.export.numpy_script import write_script
+from streamrf.models.export.parts import pipeline_of
+from streamrf.models.model import Model
 from streamrf.support import errors
 
 ROWS = 900
@@ -214,9 +214,9 @@ def test_rows_are_answered_as_they_come(shelf):
 SCRIPT = """
 import io, sys
 from streamrf.support import memory
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.data.writers.encoded import StreamSink
-from streamrf.streams.predicting import StreamPredictor, stream_columns
+from streamrf.models.predict_stream import StreamPredictor, stream_columns
 from streamrf.data.readers.stream import read_tables
 from streamrf.support.threads import Threads
 memory.limit_heaps()
@@ -355,7 +355,7 @@ def test_zarr_of_the_table_trains_to_the_same_bits_and_predicts_from_raw_rows(sh
 
 def test_exports_take_raw_columns(shelf, tmp_path):
     ort = pytest.importorskip("onnxruntime")
-    from streamrf.export.onnx_model import write_onnx
+    from streamrf.models.export.onnx_model import write_onnx
 
     model, table = Model.load(shelf / "rent.model"), make_table(2, 300)
     unknown = pa.array(["Paris", None, *table["city"].to_pylist()[2:]])

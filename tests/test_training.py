@@ -10,7 +10,7 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.sampling import draw_sample
 from streamrf.features.fourier import KINDS
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.statistics.gram import Gram

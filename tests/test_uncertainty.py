@@ -16,13 +16,13 @@ from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.model import Model
+from streamrf.models.model import Model
+from streamrf.models.uncertainty import Posterior, attach_posterior, best_ridge
 from streamrf.recipe import Recipe
 from streamrf.statistics.gram import Gram
 from streamrf.support.errors import InputError
 from streamrf.support.threads import ALONE
 from streamrf.training import Settings, train
-from streamrf.uncertainty import Posterior, attach_posterior, best_ridge
 
 D, ROWS, RIDGE, NOISE = 40, 400, 2e-4, 0.3
 FIXED = ("--pilot", "none", "--length-scale", "2", "--D", "50", "--no-checkpoint", "--threads", "1", "--json")

@@ -7,8 +7,8 @@ import numpy as np
 from streamrf.data.columns.document import Columns
 from streamrf.data.source import Source
 from streamrf.features.targets import REGRESSION
-from streamrf.model import check_columns
-from streamrf.prepared import Prepared
+from streamrf.models.model import check_columns
+from streamrf.models.prepared import Prepared
 from streamrf.statistics.gram import MAX_ROWS, GramState
 from streamrf.statistics.target_scan import TargetScan
 from streamrf.support.errors import DataError, MismatchError, NumericalError

@@ -10,7 +10,7 @@ from pathlib import Path
 from streamrf.algebra.agreement import check_source, check_targets
 from streamrf.algebra.statistics import Statistics
 from streamrf.data.source import Source
-from streamrf.prepared import Prepared
+from streamrf.models.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.statistics.target_scan import scan_targets

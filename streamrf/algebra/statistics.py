@@ -12,8 +12,8 @@ import numpy as np
 
 from streamrf.algebra.agreement import check_possible, check_room_for, check_same
 from streamrf.features.targets import REGRESSION
-from streamrf.model import Model, statistics_of, versions
-from streamrf.prepared import Prepared
+from streamrf.models.model import Model, statistics_of, versions
+from streamrf.models.prepared import Prepared
 from streamrf.solvers.lambda_path import GcvPath
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.calibration import Calibration

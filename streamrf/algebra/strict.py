@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from streamrf.algebra.changes import Work, rows_in
 from streamrf.data.source import Source
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support.errors import InputError, MismatchError

@@ -27,8 +27,8 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.cli.display import make_reporter, print_confusion, print_table
     from streamrf.data.columns.document import describe_unknown
-    from streamrf.model import Model
-    from streamrf.prediction import evaluate_rows
+    from streamrf.models.model import Model
+    from streamrf.models.predict import evaluate_rows
     from streamrf.support.threads import Threads
 
     as_json, quiet, nan = (options.pop(k) for k in ("as_json", "quiet", "nan"))

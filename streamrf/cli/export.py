@@ -25,8 +25,8 @@ def command(model: str, onnx: str | None, script: str | None, overwrite: bool, a
       streamrf export data.model --onnx data.onnx
       streamrf export data.model --numpy predict_data.py
     """
-    from streamrf.export import pipeline_of
-    from streamrf.model import Model
+    from streamrf.models.export.parts import pipeline_of
+    from streamrf.models.model import Model
     from streamrf.support.errors import InputError
 
     if not (onnx or script):
@@ -34,11 +34,11 @@ def command(model: str, onnx: str | None, script: str | None, overwrite: bool, a
     pipeline = pipeline_of(Model.load(model))
     written: dict[str, Any] = {"model": model, "onnx": onnx, "numpy": script}
     if onnx:
-        from streamrf.export.onnx_model import write_onnx
+        from streamrf.models.export.onnx_model import write_onnx
 
         written |= write_onnx(pipeline, onnx, overwrite=overwrite)
     if script:
-        from streamrf.export.numpy_script import write_script
+        from streamrf.models.export.numpy_script import write_script
 
         written["arrays"] = str(write_script(pipeline, script, overwrite=overwrite))
     if as_json:

@@ -91,7 +91,7 @@ def _train_anew(
 ) -> dict[str, Any]:
     from streamrf.algebra.strict import retrain
     from streamrf.cli.train import summary
-    from streamrf.model import Model
+    from streamrf.models.model import Model
 
     old = Model.load(model)
     stays = open_data(rest, dict(options), known=old)

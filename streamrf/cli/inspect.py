@@ -76,7 +76,7 @@ def _statistics(path: str, kind: str) -> dict[str, Any]:
 
 
 def _model(path: str) -> dict[str, Any]:
-    from streamrf.model import Model
+    from streamrf.models.model import Model
     from streamrf.training import chosen
 
     model = Model.load(path)

@@ -53,8 +53,8 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
     """
     from streamrf.cli.display import make_reporter
     from streamrf.data.columns.document import describe_unknown
-    from streamrf.model import Model
-    from streamrf.prediction import prediction_columns
+    from streamrf.models.model import Model
+    from streamrf.models.predict import prediction_columns
     from streamrf.support.units import format_count
 
     as_json, quiet, proba, out = (options.pop(k) for k in ("as_json", "quiet", "proba", "out"))
@@ -81,8 +81,8 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
 
 
 def _be_sure(model: Any, path: str, count: int | None) -> None:
+    from streamrf.models.uncertainty import attach_posterior
     from streamrf.support.threads import Threads
-    from streamrf.uncertainty import attach_posterior
 
     with Threads(count) as threads:
         attach_posterior(model, path, threads)
@@ -131,7 +131,7 @@ class _Job:
         """Rows as they come."""
         from streamrf.data.readers.stream import tables_at
         from streamrf.data.writers import UNKNOWN
-        from streamrf.streams.predicting import StreamPredictor, stream_columns
+        from streamrf.models.predict_stream import StreamPredictor, stream_columns
         from streamrf.support.threads import Threads
 
         where = "standard input" if location == STREAM else location
@@ -142,7 +142,7 @@ class _Job:
 
     def source(self, data: tuple[str, ...], cluster: dict[str, Any]) -> tuple[int, dict[str, int]]:
         """Tables that are read in parts, here or by a cluster."""
-        from streamrf.prediction import predict_elsewhere, predict_rows
+        from streamrf.models.predict import predict_elsewhere, predict_rows
         from streamrf.support.threads import Threads
 
         source = open_data(data, self.options, need_targets=False, known=self.model)

@@ -31,7 +31,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf report data.model --data test.zarr --out report.html
       streamrf report data.model --data test.zarr --png pictures
     """
-    from streamrf.model import Model
+    from streamrf.models.model import Model
     from streamrf.report import make_report
     from streamrf.report.build import check_report
     from streamrf.support.threads import Threads

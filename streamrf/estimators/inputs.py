@@ -17,7 +17,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.sliced import SlicedSource, is_sliced, plain_array
 from streamrf.data.source import Source
 from streamrf.data.weighted import Weighted
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.support.errors import InputError
 
 

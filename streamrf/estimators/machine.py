@@ -26,8 +26,8 @@ from streamrf.estimators.inputs import (
     weighted,
 )
 from streamrf.features.kernels import make_kernel
-from streamrf.model import Model
-from streamrf.prediction import evaluate_rows
+from streamrf.models.model import Model
+from streamrf.models.predict import evaluate_rows
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter

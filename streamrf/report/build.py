@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamrf.data.source import Source
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.plots import load_matplotlib
 from streamrf.report import sections
 from streamrf.report.evidence import Evidence, gather_evidence

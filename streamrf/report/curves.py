@@ -13,7 +13,7 @@ from streamrf.features.base import FeatureMap
 from streamrf.features.build import build_fourier
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import Kernel
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import Threads
 

@@ -18,7 +18,7 @@ from streamrf.algebra.agreement import check_possible
 from streamrf.algebra.changes import rows_in
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import MismatchError, NumericalError

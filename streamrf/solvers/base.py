@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from streamrf.data.source import Source
-from streamrf.prepared import Prepared
+from streamrf.models.prepared import Prepared
 from streamrf.recipe import Recipe
 from streamrf.solvers.passes import Passes
 from streamrf.solvers.plan import Plan

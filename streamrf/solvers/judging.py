@@ -9,7 +9,7 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
-from streamrf.prepared import Prepared
+from streamrf.models.prepared import Prepared
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.row_weights import row_weights

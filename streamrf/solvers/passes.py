@@ -14,7 +14,7 @@ import numpy as np
 
 from streamrf.data.source import Source
 from streamrf.engines.base import Engine, Pass
-from streamrf.prepared import Prepared
+from streamrf.models.prepared import Prepared
 from streamrf.solvers.progress_error import Glimpse
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.marks import no_marks

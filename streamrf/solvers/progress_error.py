@@ -11,7 +11,7 @@ import numpy as np
 from streamrf.data.source import Block
 from streamrf.engines.base import Pass
 from streamrf.features.scores import Scorer
-from streamrf.prepared import Prepared
+from streamrf.models.prepared import Prepared
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.solvers.trial import wrong_classes
 from streamrf.statistics.fitting import FittingState

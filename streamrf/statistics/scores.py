@@ -18,7 +18,7 @@ from streamrf.support.exact_sum import add_columns, carry, to_float, zero_sums
 from streamrf.support.threads import Threads
 
 if TYPE_CHECKING:
-    from streamrf.model import Model
+    from streamrf.models.model import Model
 
 BINS = 2**18
 FLOAT_SUMS = ("square", "absolute", "y", "yy", "log_loss")

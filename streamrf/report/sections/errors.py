@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.report import curves, figures
 from streamrf.report.evidence import Evidence
 from streamrf.report.figures import Picture

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.features.fourier.map import FourierMap
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.report import curves, figures
 from streamrf.report.evidence import Evidence, fourier_features
 from streamrf.report.figures import Picture

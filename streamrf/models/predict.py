@@ -12,7 +12,7 @@ from streamrf.data.spans import work_spans
 from streamrf.data.writers import Sink
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine, pieces, read_ahead
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.statistics.scores import Scores
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.progress import Reporter

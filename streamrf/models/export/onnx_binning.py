@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.export.onnx_graph import Graph
-from streamrf.export.pipeline import Pipeline
 from streamrf.features.binning.map import GOLDEN
+from streamrf.models.export.onnx_graph import Graph
+from streamrf.models.export.parts import Pipeline
 
 FARTHEST = 2.0**30  # cells beyond are one cell
 WORD, HALF = 1 << 32, 1 << 16

@@ -13,7 +13,7 @@ from streamrf.features.base import FeatureMap
 from streamrf.features.build import map_from_parts
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import Weights
 from streamrf.statistics.calibration import Calibration

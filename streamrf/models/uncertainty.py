@@ -22,7 +22,7 @@ from streamrf.support.errors import InputError, NumericalError
 from streamrf.support.threads import Threads
 
 if TYPE_CHECKING:
-    from streamrf.model import Model
+    from streamrf.models.model import Model
 
 BLOCK = 1024  # rows whose features are alive at once
 
@@ -79,7 +79,7 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
 
 def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
     """Let a model that was loaded from ``path`` say how sure it is, by the sums that are kept beside it."""
-    from streamrf.model import KIND, statistics_of
+    from streamrf.models.model import KIND, statistics_of
     from streamrf.support.storage.archive import read_archive
 
     if model.is_classifier or model.recipe.loss != "squared":

@@ -45,7 +45,7 @@ class Model:
     story: dict[str, Any] = field(default_factory=dict)  # rows, hold-out metrics, pilot trials, seconds, memory, digest
     columns: Columns | None = None  # how raw columns become the inputs, where they are not numbers as they come
     target_names: tuple[str, ...] | None = None  # columns the targets came from, where they had names
-    posterior: Any = None  # how sure it is (streamrf.uncertainty), once that was asked for; not kept in the file
+    posterior: Any = None  # how sure it is (streamrf.models.uncertainty), once that was asked for; not kept in the file
 
     @property
     def n_inputs(self) -> int:

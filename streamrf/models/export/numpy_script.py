@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.readers.types import NULLS
-from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
+from streamrf.models.export.parts import BINNING, DENSE, TURN, Pipeline
 from streamrf.support.errors import InputError
 from streamrf.support.storage.files import atomic_write, refuse_existing
 

@@ -16,7 +16,7 @@ from streamrf.features.binning.map import BinningMap, hash_multipliers
 from streamrf.features.fourier.cosine import SINE
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.scaling import Scaling
-from streamrf.model import Model
+from streamrf.models.model import Model
 from streamrf.support.errors import InputError
 
 DENSE, STRUCTURED, BINNING = "dense", "structured", "binning"

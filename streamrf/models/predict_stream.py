@@ -11,8 +11,8 @@ from streamrf.data.columns.document import Columns
 from streamrf.data.columns.encoding import Encoder
 from streamrf.data.readers.stream import Arrived, numbers_called
 from streamrf.data.source import Block
-from streamrf.model import Model
-from streamrf.prediction import predictions
+from streamrf.models.model import Model
+from streamrf.models.predict import predictions
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.columns.document import ONEHOT, Column, Columns
-from streamrf.export.onnx_binning import binned
-from streamrf.export.onnx_graph import Graph, free_prefix
-from streamrf.export.pipeline import BINNING, DENSE, TURN, Pipeline
+from streamrf.models.export.onnx_binning import binned
+from streamrf.models.export.onnx_graph import Graph, free_prefix
+from streamrf.models.export.parts import BINNING, DENSE, TURN, Pipeline
 from streamrf.support.errors import InputError
 from streamrf.support.storage.files import atomic_write
 

@@ -1,0 +1,1 @@
+"""What remains of a run: the model, predictions, uncertainty, export."""

@@ -1,0 +1,1 @@
+"""Models for programs that do not have streamrf: as ONNX, and as a page of numpy."""
