@@ -22,11 +22,11 @@ _HOMES = {
     "streamrf.data.source": ("Source",),
     "streamrf.data.open": ("open_source",),
     "streamrf.recipe": ("Recipe",),
-    "streamrf.training": ("Settings", "Trained"),
+    "streamrf.training.run": ("Settings", "Trained"),
     "streamrf.support.progress": ("Reporter",),
     "streamrf.models.model": ("Model",),
-    "streamrf.algebra.changes": ("accumulate", "forget", "prepare", "update"),
-    "streamrf.algebra.statistics": ("Statistics",),
+    "streamrf.training.update.changes": ("accumulate", "forget", "prepare", "update"),
+    "streamrf.training.update.statistics": ("Statistics",),
     "streamrf.support.errors": ("StreamRFError",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -40,7 +40,6 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from streamrf.algebra import Statistics, accumulate, forget, prepare, update
     from streamrf.api import evaluate, plan, predict, train
     from streamrf.data.open import open_source
     from streamrf.data.source import Source
@@ -49,7 +48,9 @@ if TYPE_CHECKING:
     from streamrf.recipe import Recipe
     from streamrf.support.errors import StreamRFError
     from streamrf.support.progress import Reporter
-    from streamrf.training import Settings, Trained
+    from streamrf.training.run import Settings, Trained
+    from streamrf.training.update.changes import accumulate, forget, prepare, update
+    from streamrf.training.update.statistics import Statistics
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf import training
 from streamrf.data.coding import known_choice
 from streamrf.data.open import open_source
 from streamrf.data.source import Block, Source
@@ -26,13 +25,14 @@ from streamrf.models.predict import (
     predict_rows,
     prediction_columns,
 )
-from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
 from streamrf.solvers.plan import Plan
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads, available_cores
-from streamrf.training import Settings, Trained
+from streamrf.training import run as training
+from streamrf.training.plan import plan_run
+from streamrf.training.run import Settings, Trained
 
 
 def plan(

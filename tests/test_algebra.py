@@ -14,19 +14,6 @@ from hypothesis import strategies as st
 from interruptions import Impatient
 from tables import labelled, smooth, write_zarr
 
-from streamrf.algebra import (
-    Statistics,
-    Work,
-    accumulate,
-    combine,
-    forget,
-    load_prepared,
-    memory,
-    prepare,
-    save_prepared,
-    update,
-)
-from streamrf.algebra.strict import retrain
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.shards import Shards
@@ -40,7 +27,11 @@ from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, Training, train
+from streamrf.training.run import Settings, Training, train
+from streamrf.training.update import memory
+from streamrf.training.update.changes import Work, accumulate, combine, forget, prepare, update
+from streamrf.training.update.statistics import Statistics, load_prepared, save_prepared
+from streamrf.training.update.strict import retrain
 
 FIXED = Recipe(D=40, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")
 OPTIONS = ("--D", "40", "--pilot", "none", "--length-scale", "1.5", "--bits", "8", "--threads", "1", "--quiet")

@@ -3,16 +3,9 @@
 import numpy as np
 import pytest
 
-from streamrf.pilot.widths import (
-    Rows,
-    WidthSearch,
-    choose_widths,
-    default_bits,
-    default_grids,
-    few_outputs,
-)
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.widths import Rows, WidthSearch, choose_widths, default_bits, default_grids, few_outputs
 
 
 def sample(n, seed=0, d=6):
@@ -106,7 +99,7 @@ def test_constant_columns_and_targets_are_harmless():
 def test_rounds_are_as_many_as_asked_for_and_fewer_where_they_are_dear(search, monkeypatch):
     assert len(list(search.rounds(0))) == 1
     assert search.affordable_rounds() == 10
-    monkeypatch.setattr("streamrf.pilot.widths.WORK", 2.5 * 2 * 3000 * 32 * (6 + 50))
+    monkeypatch.setattr("streamrf.training.pilot.widths.WORK", 2.5 * 2 * 3000 * 32 * (6 + 50))
     assert search.affordable_rounds() == 2
 
 

@@ -15,7 +15,6 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.models.model import Model
-from streamrf.planning.choose import plan_run
 from streamrf.recipe import Recipe
 from streamrf.solvers import binning as route
 from streamrf.solvers import binning_plan
@@ -25,7 +24,8 @@ from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, Training, train
+from streamrf.training.plan import plan_run
+from streamrf.training.run import Settings, Training, train
 
 FIXED = Recipe(map="binning", grids=12, table_bits=8, pilot="none", scaling="standard", seed=3)
 X, Y = smooth(2500)
@@ -517,7 +517,7 @@ def test_what_is_given_decides_which_maps_are_compared(shelf, options, map, monk
         asked.append(recipe)
         raise InputError("enough")
 
-    monkeypatch.setattr("streamrf.planning.choose.plan_run", noted)
+    monkeypatch.setattr("streamrf.training.plan.plan_run", noted)
     streamrf("plan", shelf / "data.zarr", *options)
     assert asked[0].map == map
     assert asked[0].D in (64, 2000)

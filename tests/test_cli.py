@@ -26,12 +26,12 @@ from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
 from streamrf.features.targets import TargetCoding
 from streamrf.models.model import Model
-from streamrf.pilot.fourier import PilotRun
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments
 from streamrf.support import errors
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.fourier import PilotRun
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 

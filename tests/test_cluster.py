@@ -44,7 +44,7 @@ from streamrf.support.errors import BudgetError, ClusterError, DataError, InputE
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, Training, train
+from streamrf.training.run import Settings, Training, train
 
 FIXED = Recipe(D=48, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")
 

@@ -21,12 +21,12 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.fourier import KINDS, draw, draw_phases, kind_of
 from streamrf.features.kernels import make_kernel
-from streamrf.pilot.fourier import RIDGES
 from streamrf.recipe import Recipe
 from streamrf.solvers import rates as calibrate
 from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
+from streamrf.training.pilot.fourier import RIDGES
 
 PLAIN = Recipe(D=20, kernel="gaussian", length_scale=2.0, scaling="none", form="pairs", bits="float64")
 QUASI = ("halton", "sobol", "lattice", "digital-net")

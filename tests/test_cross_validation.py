@@ -11,7 +11,6 @@ from interruptions import Impatient
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 from tables import labelled, smooth, write_zarr
 
-from streamrf.algebra import Statistics
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.scaling import fit_scaling
@@ -27,7 +26,8 @@ from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import InputError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, train
+from streamrf.training.run import Settings, train
+from streamrf.training.update.statistics import Statistics
 
 FIXED = Recipe(D=48, kernel="gaussian", length_scale=1.5, scaling="standard", bits="12", pilot="none")
 

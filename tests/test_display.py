@@ -15,7 +15,6 @@ from commands import FAST, PROJECT, done
 from tables import labelled, smooth, write_zarr
 
 from streamrf import Recipe, glimpse
-from streamrf.algebra import accumulate, prepare
 from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
@@ -26,7 +25,8 @@ from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import SampleState, chosen_rows
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE
-from streamrf.training import train
+from streamrf.training.run import train
+from streamrf.training.update.changes import accumulate, prepare
 
 QUICK = Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)
 

@@ -14,8 +14,8 @@ from documents import LANGUAGES, RUN, blocks, make_programs, make_what_is_missin
 
 from streamrf.cli import cli
 from streamrf.features.fourier import KINDS, kind_of
-from streamrf.pilot import fourier as pilot
 from streamrf.support import errors
+from streamrf.training.pilot import fourier as pilot
 
 PAGES = {str(page.relative_to(PROJECT)): page for page in pages()}
 SHELL_MARKS = re.compile(r"[|<>&;*$]")

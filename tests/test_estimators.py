@@ -23,13 +23,13 @@ from sklearn.pipeline import make_pipeline
 from tables import labelled, smooth, write_zarr
 
 from streamrf import KernelClassifier, KernelRegressor, Model, RandomFeatures, Recipe
-from streamrf.algebra import accumulate, prepare
 from streamrf.data.readers.memory import ArraySource
 from streamrf.estimators import inputs
 from streamrf.estimators.batch import Batch
 from streamrf.estimators.machine import PLAIN
 from streamrf.features.fourier import KINDS, kind_of
 from streamrf.support import errors
+from streamrf.training.update.changes import accumulate, prepare
 
 QUICK = {"D": 40, "pilot": "none", "length_scale": 2.0, "bits": "8", "ridge": 1e-4, "threads": 1}
 NAMES = ["a", "b", "c", "d", "e", "f"]

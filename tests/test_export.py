@@ -29,7 +29,7 @@ from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.support import errors
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, train
+from streamrf.training.run import Settings, train
 
 SETTINGS = {"D": 64, "kernel": "gaussian", "length_scale": 3.0, "scaling": "standard", "bits": "8", "ridge": 1e-4}
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")

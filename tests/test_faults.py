@@ -42,7 +42,7 @@ from streamrf.support.errors import BudgetError, ClusterError, ExistsError, Stor
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, Training, train
+from streamrf.training.run import Settings, Training, train
 
 ROWS = 6000
 QUICK = {"distributed.comm.timeouts.connect": "5s"}

@@ -30,7 +30,7 @@ from streamrf.support.errors import BudgetError, InputError, MismatchError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
-from streamrf.training import Settings, Training, train
+from streamrf.training.run import Settings, Training, train
 
 FIXED = Recipe(
     D=60, kernel="gaussian", length_scale=2.0, scaling="standard", bits="8", ridge=1e-3, pilot="none", holdout=0.0

@@ -19,7 +19,7 @@ from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.support.errors import BudgetError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.threads import ALONE
-from streamrf.training import Settings, train
+from streamrf.training.run import Settings, train
 
 
 def kept_for(gradient, rows):

@@ -12,12 +12,12 @@ from streamrf.features.fourier.frequencies import apply_factor
 from streamrf.features.learned.metric import Judged, gradient_outer_product, learn_metric, root
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.pilot.fourier import PilotRun
-from streamrf.pilot.metric import few_outputs, forms_for
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.fourier import PilotRun
+from streamrf.training.pilot.metric import few_outputs, forms_for
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))
@@ -271,9 +271,9 @@ def test_a_settled_recipe_learns_the_same_metric_again(threads):
 
 def test_gradients_are_those_of_the_predictor_that_was_measured(threads):
     """The pilot's own weights and features, beside finite differences of its scores."""
-    from streamrf.pilot.fourier import Trial
-    from streamrf.pilot.metric import TrialFits
     from streamrf.solvers.trial import RidgeTrial
+    from streamrf.training.pilot.fourier import Trial
+    from streamrf.training.pilot.metric import TrialFits
 
     X = np.random.default_rng(0).normal(size=(400, 3))
     run, recipe = piloted(X, np.sin(X[:, 0]) + X[:, 1], threads, metric="none", bits="float64")

@@ -32,7 +32,7 @@ def test_every_name_is_there_and_explained(name):
 
 
 def test_every_name_is_its_own_thing_whatever_was_imported_before():
-    probe = "import streamrf.training, streamrf; kinds = {type(getattr(streamrf, n)) for n in streamrf.__all__}"
+    probe = "import streamrf.training.run, streamrf; kinds = {type(getattr(streamrf, n)) for n in streamrf.__all__}"
     subprocess.run([sys.executable, "-c", f"{probe}\nassert type(streamrf) not in kinds"], check=True, cwd=PROJECT)
 
 

@@ -7,7 +7,6 @@ from commands import FAST, done, streamrf
 from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
-from streamrf.algebra import Statistics, accumulate
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.kernels import make_kernel
@@ -16,6 +15,8 @@ from streamrf.report import curves, make_report
 from streamrf.report.evidence import gather_evidence, row_set
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import ALONE, Threads
+from streamrf.training.update.changes import accumulate
+from streamrf.training.update.statistics import Statistics
 
 EVERYTHING = {"errors", "learning", "inputs", "search", "spectrum", "kernel", "cost", "settings", "provenance"}
 

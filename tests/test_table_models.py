@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 from commands import FAST, PROJECT, done, streamrf
 
-from streamrf.algebra import Statistics
 from streamrf.cli import main
 from streamrf.data.open import open_source
 from streamrf.data.source import Span
@@ -27,6 +26,7 @@ from streamrf.models.export.numpy_script import write_script
 from streamrf.models.export.parts import pipeline_of
 from streamrf.models.model import Model
 from streamrf.support import errors
+from streamrf.training.update.statistics import Statistics
 
 ROWS = 900
 

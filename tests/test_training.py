@@ -18,7 +18,7 @@ from streamrf.support.errors import BudgetError, DataError, InputError, Mismatch
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, Training, train
+from streamrf.training.run import Settings, Training, train
 
 FIXED = Recipe(D=64, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")
 
@@ -332,7 +332,7 @@ def test_what_was_summed_before_an_unreadable_chunk_is_kept(tmp_path, reference,
     read = []
     monkeypatch.setattr(Torn, "mended", False)
     source = Torn(X, y, chunk_rows=500)
-    monkeypatch.setattr("streamrf.training.draw_sample", lambda _, *rest: draw_sample(ArraySource(X, y), *rest))
+    monkeypatch.setattr("streamrf.training.run.draw_sample", lambda _, *rest: draw_sample(ArraySource(X, y), *rest))
     with pytest.raises(DataError, match="chunk 4"):
         run_in_small_spans(source, settings, Reporter(), threads=1)
     monkeypatch.setattr(Torn, "mended", True)

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
-from streamrf.pilot import fourier
-from streamrf.pilot.fourier import PilotRun
-from streamrf.pilot.trend import FAR, ROWS_A_FEATURE, STEEPEST, lowest, power, reach
 from streamrf.recipe import Recipe
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.pilot import fourier
+from streamrf.training.pilot.fourier import PilotRun
+from streamrf.training.pilot.trend import FAR, ROWS_A_FEATURE, STEEPEST, lowest, power, reach
 
 FEW = 64
 

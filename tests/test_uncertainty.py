@@ -22,7 +22,7 @@ from streamrf.recipe import Recipe
 from streamrf.statistics.gram import Gram
 from streamrf.support.errors import InputError
 from streamrf.support.threads import ALONE
-from streamrf.training import Settings, train
+from streamrf.training.run import Settings, train
 
 D, ROWS, RIDGE, NOISE = 40, 400, 2e-4, 0.3
 FIXED = ("--pilot", "none", "--length-scale", "2", "--D", "50", "--no-checkpoint", "--threads", "1", "--json")

@@ -17,7 +17,7 @@ from streamrf.statistics.folds import fold_of
 from streamrf.statistics.weighting import Weighting
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import ALONE
-from streamrf.training import Settings, train
+from streamrf.training.run import Settings, train
 
 
 def table(rows=120, seed=0):

@@ -29,9 +29,10 @@ def command(prepared: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf accumulate recipe.prepared north.zarr --out north.stats
       streamrf merge north.stats south.stats --out both.model
     """
-    from streamrf.algebra import accumulate, load_prepared
     from streamrf.cli.statistics import report, show, working
     from streamrf.support.storage.archive import check_target
+    from streamrf.training.update.changes import accumulate
+    from streamrf.training.update.statistics import load_prepared
 
     start, out, overwrite = time.monotonic(), Path(options["out"]), options["overwrite"]
     check_target(out, overwrite)

@@ -35,9 +35,9 @@ def command(model: str, shards: tuple[str, ...], **options: Any) -> None:
       streamrf forget months.model january.zarr --rows 100:200
       streamrf forget months.model january.zarr --strict --data february.zarr --data march.zarr
     """
-    from streamrf.algebra.memory import check_budget
     from streamrf.cli.statistics import place, show, working
     from streamrf.cli.train import show as show_training
+    from streamrf.training.update.memory import check_budget
 
     strict, rest, as_json = options.pop("strict"), options.pop("rest"), options["as_json"]
     _check(shards, strict, rest, options)
@@ -68,9 +68,9 @@ def _check(shards: tuple[str, ...], strict: bool, rest: tuple[str, ...], options
 def _subtract(
     model: str, shards: tuple[str, ...], target: tuple[Path, bool], work: Any, options: dict[str, Any]
 ) -> dict[str, Any]:
-    from streamrf.algebra import Statistics, forget
-    from streamrf.algebra.changes import use_nan_policy
     from streamrf.cli.statistics import parse_rows, report, solve_again, write
+    from streamrf.training.update.changes import forget, use_nan_policy
+    from streamrf.training.update.statistics import Statistics
 
     start, statistics = time.monotonic(), Statistics.load(model)
     use_nan_policy(statistics, options["nan"])
@@ -89,9 +89,9 @@ def _train_anew(
     work: Any,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    from streamrf.algebra.strict import retrain
     from streamrf.cli.train import summary
     from streamrf.models.model import Model
+    from streamrf.training.update.strict import retrain
 
     old = Model.load(model)
     stays = open_data(rest, dict(options), known=old)

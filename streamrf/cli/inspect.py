@@ -28,7 +28,7 @@ def command(path: str, as_json: bool, **options: Any) -> None:
         print_json(document)
         return
     from streamrf.cli.display import print_table
-    from streamrf.pilot.learning_story import learning_rows
+    from streamrf.training.pilot.learning_report import learning_rows
 
     learned = learning_rows(document.pop("learning", None))
     print_table([*((name, _short(value)) for name, value in document.items()), *learned])
@@ -58,10 +58,10 @@ def _shards(ledger: Any) -> list[dict[str, Any]]:
 
 def _statistics(path: str, kind: str) -> dict[str, Any]:
     """Without reading the sums, which may be large."""
-    from streamrf.algebra import load_prepared
     from streamrf.statistics.rowset import Ledger
     from streamrf.support.storage.archive import read_archive
-    from streamrf.training import chosen
+    from streamrf.training.run import chosen
+    from streamrf.training.update.statistics import load_prepared
 
     prepared, document = load_prepared(path), read_archive(path).document(kind)
     found = {
@@ -77,7 +77,7 @@ def _statistics(path: str, kind: str) -> dict[str, Any]:
 
 def _model(path: str) -> dict[str, Any]:
     from streamrf.models.model import Model
-    from streamrf.training import chosen
+    from streamrf.training.run import chosen
 
     model = Model.load(path)
     story = model.story

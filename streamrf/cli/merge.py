@@ -31,12 +31,12 @@ def command(parts: tuple[str, ...], **options: Any) -> None:
       streamrf merge north.stats south.stats --out both.model
       streamrf merge window.model tuesday.stats --minus last-tuesday.stats --out window.model --overwrite
     """
-    from streamrf.algebra.changes import combine
-    from streamrf.algebra.memory import check_budget
     from streamrf.cli.statistics import report, show, write
     from streamrf.support.errors import InputError
     from streamrf.support.storage.archive import check_target
     from streamrf.support.threads import Threads
+    from streamrf.training.update.changes import combine
+    from streamrf.training.update.memory import check_budget
 
     out, overwrite = Path(options["out"]), options["overwrite"]
     if options["statistics_only"] and options["ridge"]:

@@ -206,7 +206,7 @@ def make_settings(options: dict[str, Any], out: Path) -> Any:
     """How the pass is carried out, from the run, memory and checkpoint options."""
     from streamrf.support.errors import InputError
     from streamrf.support.storage.checkpoint import Checkpoint
-    from streamrf.training import Settings
+    from streamrf.training.run import Settings
 
     place, none = options.pop("checkpoint"), options.pop("no_checkpoint")
     checkpoint = None if none else place or out.with_name(out.name + ".checkpoint")

@@ -50,9 +50,9 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
     """
     from streamrf.comparing.epsilon import assess
-    from streamrf.planning.choose import estimate_run, plan_run
     from streamrf.support.progress import Reporter
     from streamrf.support.threads import Threads
+    from streamrf.training.plan import estimate_run, plan_run
 
     as_json, budget = options.pop("as_json"), options.pop("memory")
     count, epsilon, delta = (options.pop(name) for name in ("threads", "epsilon", "delta"))

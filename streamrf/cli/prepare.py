@@ -37,12 +37,13 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf prepare sample.zarr --D 5000 --out recipe.prepared
       streamrf prepare sample.parquet --target label --classes cat,dog,bird --out recipe.prepared
     """
-    from streamrf.algebra import Work, prepare, save_prepared
     from streamrf.cli.display import make_reporter
     from streamrf.cli.statistics import show
     from streamrf.support.storage.archive import check_target
     from streamrf.support.threads import Threads
-    from streamrf.training import Settings, chosen
+    from streamrf.training.run import Settings, chosen
+    from streamrf.training.update.changes import Work, prepare
+    from streamrf.training.update.statistics import save_prepared
 
     as_json, quiet, classes = (options.pop(name) for name in ("as_json", "quiet", "classes"))
     out, overwrite = Path(options.pop("out")), options.pop("overwrite")

@@ -29,11 +29,11 @@ def command(statistics: str, **options: Any) -> None:
       streamrf solve data.model --lambda 1e-5 --out softer.model
       streamrf solve data.model --lambda 1e-4 --lambda 1e-6 --outputs 0,2 --out two.model --json
     """
-    from streamrf.algebra import Statistics
-    from streamrf.algebra.memory import check_budget
     from streamrf.cli.statistics import report, show
     from streamrf.support.storage.archive import check_target
     from streamrf.support.threads import Threads
+    from streamrf.training.update.memory import check_budget
+    from streamrf.training.update.statistics import Statistics
 
     out = Path(options["out"] or Path(statistics).with_suffix(".model"))
     check_target(out, options["overwrite"])

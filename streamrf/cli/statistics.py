@@ -44,10 +44,9 @@ nan_option = click.option(
 @contextmanager
 def working(options: dict[str, Any], out: Path) -> Iterator[Any]:
     """Threads, a cluster if there is one, and a checkpoint that is cleared when all ends well."""
-    from streamrf.algebra import Work
-    from streamrf.algebra.changes import clear_checkpoint
     from streamrf.cli.display import make_reporter
     from streamrf.support.threads import Threads
+    from streamrf.training.update.changes import Work, clear_checkpoint
 
     settings, cluster = make_settings(options, out), pop_cluster(options)
     reporter = make_reporter(quiet=options.pop("quiet") or options["as_json"])

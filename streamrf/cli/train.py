@@ -64,7 +64,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     from streamrf.cli.display import make_reporter
     from streamrf.support.storage.archive import check_target
     from streamrf.support.threads import Threads
-    from streamrf.training import Training
+    from streamrf.training.run import Training
 
     as_json, quiet, overwrite, keep = (options.pop(k) for k in ("as_json", "quiet", "overwrite", "no_statistics"))
     out = Path(options.pop("out") or default_out(data[0]))
@@ -112,7 +112,7 @@ def draw_report(page: Path, out: Path, source: Any, threads: Any, overwrite: boo
 
 def settled(recipe: Any) -> dict[str, Any]:
     """The settings that lead to the same bits again; whether there is a pilot stays as it was asked for."""
-    from streamrf.training import idle
+    from streamrf.training.run import idle
 
     return {name: value for name, value in recipe.to_json().items() if name != "pilot" and name not in idle(recipe)}
 
@@ -132,7 +132,7 @@ def default_out(data: str) -> str:
 def summary(out: Path, result: Any) -> dict[str, Any]:
     """The `--json` object."""
     from streamrf.support import memory
-    from streamrf.training import chosen
+    from streamrf.training.run import chosen
 
     story = result.model.story
     return {
@@ -183,8 +183,8 @@ def _place(cache: str) -> str:
 
 def show(report: dict[str, Any]) -> None:
     from streamrf.cli.display import print_table
-    from streamrf.pilot.learning_story import learning_rows
     from streamrf.support.units import format_bytes, format_count, format_seconds
+    from streamrf.training.pilot.learning_report import learning_rows
 
     chosen, seconds, memory = report["chosen"], report["seconds"], report["memory"]
     rows = [

@@ -31,10 +31,10 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf update months.model april.zarr
       streamrf update months.model april.zarr may.zarr --retune --out spring.model
     """
-    from streamrf.algebra import Statistics, update
-    from streamrf.algebra.changes import use_nan_policy
-    from streamrf.algebra.memory import check_budget
     from streamrf.cli.statistics import parse_rows, place, report, show, solve_again, working, write
+    from streamrf.training.update.changes import update, use_nan_policy
+    from streamrf.training.update.memory import check_budget
+    from streamrf.training.update.statistics import Statistics
 
     start = time.monotonic()
     out, overwrite = place(model, options)

@@ -18,10 +18,10 @@ from streamrf.features.fourier import KINDS, kind_of
 from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
-from streamrf.pilot.fourier import defaults, sample_rows
 from streamrf.recipe import AUTO, Recipe
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.fourier import defaults, sample_rows
 
 FITTED_ROWS = 2000  # rows that a map may look at, as in training
 MEASURED_ROWS, FEWEST_MEASURED = 1000, 100

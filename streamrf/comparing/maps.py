@@ -26,7 +26,6 @@ from streamrf.features.learning import Learning
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
-from streamrf.pilot.fourier import RIDGES, defaults
 from streamrf.recipe import BINNING, Recipe
 from streamrf.solvers.trial import RidgeTrial, wrong_classes
 from streamrf.statistics.target_scan import TargetScan, settle_targets
@@ -36,6 +35,7 @@ from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads, available_cores
 from streamrf.support.timing import seconds_of
 from streamrf.support.units import format_bytes
+from streamrf.training.pilot.fourier import RIDGES, defaults
 
 FEWEST_ROWS = 8
 DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # the others take seconds each: they are asked for

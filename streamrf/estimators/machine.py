@@ -11,8 +11,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamrf.algebra import Statistics, Work, accumulate, prepare
-from streamrf.algebra.statistics import prepared_of
 from streamrf.api import gather_scores
 from streamrf.data.source import Source
 from streamrf.estimators.batch import Batch
@@ -33,7 +31,9 @@ from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, train
+from streamrf.training.run import Settings, train
+from streamrf.training.update.changes import Work, accumulate, prepare
+from streamrf.training.update.statistics import Statistics, prepared_of
 
 # Settings of a recipe that estimators have under the same name.
 PLAIN = tuple(field.name for field in fields(Recipe) if field.name not in ("task", "seed", "length_scale"))

@@ -14,7 +14,7 @@ from streamrf.report.page import Section, page
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds
-from streamrf.training import describe_targets
+from streamrf.training.run import describe_targets
 
 
 @dataclass

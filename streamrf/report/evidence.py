@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.algebra import Statistics
-from streamrf.algebra.agreement import check_possible
-from streamrf.algebra.changes import rows_in
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.models.model import Model
@@ -24,6 +21,9 @@ from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import MismatchError, NumericalError
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
+from streamrf.training.update.agreement import check_possible
+from streamrf.training.update.changes import rows_in
+from streamrf.training.update.statistics import Statistics
 
 ROWS = 5000  # of the data, for errors, importance and curves
 FORGET_D = 3000  # up to so many features, rows are taken out of the sums in a second or two

@@ -20,8 +20,6 @@ from streamrf.engines.local import AHEAD
 from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE
 from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_values, scores
-from streamrf.pilot.fourier import budget_seconds, sample_rows
-from streamrf.pilot.widths import PILOT_GRIDS, default_bits, default_grids
 from streamrf.recipe import Recipe
 from streamrf.solvers.plan import (
     COMPILED,
@@ -37,6 +35,8 @@ from streamrf.solvers.rates import READ_RATE
 from streamrf.support import memory
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes
+from streamrf.training.pilot.fourier import budget_seconds, sample_rows
+from streamrf.training.pilot.widths import PILOT_GRIDS, default_bits, default_grids
 
 STAGES = {  # the parts that are alive in each
     "pilot": ("pilot", "sample"),

@@ -15,7 +15,6 @@ from streamrf.data.source import Source
 from streamrf.data.spans import work_spans
 from streamrf.engines.local import AHEAD
 from streamrf.features.targets import DIGITS
-from streamrf.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
 from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe
 from streamrf.solvers.iterative_plan import (
     ALIVE,
@@ -36,6 +35,7 @@ from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, worst_work_by
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.units import format_bytes, format_seconds
+from streamrf.training.pilot.fourier import PILOT_D, RIDGES, budget_seconds, sample_rows
 
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs

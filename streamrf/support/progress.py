@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamrf.pilot.fourier import Trial
     from streamrf.solvers.plan import Plan
+    from streamrf.training.pilot.fourier import Trial
 
 log = logging.getLogger("streamrf")
 

@@ -12,7 +12,7 @@ from streamrf.report.figures import Picture
 from streamrf.report.page import Section
 from streamrf.report.words import number
 from streamrf.support.units import format_bytes, format_count, format_seconds
-from streamrf.training import chosen
+from streamrf.training.run import chosen
 
 
 def settings(evidence: Evidence) -> Section:

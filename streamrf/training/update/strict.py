@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamrf.algebra.changes import Work, rows_in
 from streamrf.data.source import Source
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support.errors import InputError, MismatchError
-from streamrf.training import Trained, Training
+from streamrf.training.run import Trained, Training
+from streamrf.training.update.changes import Work, rows_in
 
 
 def retrain(

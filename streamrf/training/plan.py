@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from streamrf.data.source import Source
-from streamrf.pilot.fourier import sample_rows
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.binning_plan import estimate_binning, measure_binning, pilot_bytes, plan_binning
 from streamrf.solvers.plan import SLACK, Plan, estimate_seconds, make_plan
@@ -13,6 +12,7 @@ from streamrf.solvers.rates import measure_rates
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_seconds
+from streamrf.training.pilot.fourier import sample_rows
 
 WORTH_SAYING = 5.0  # seconds
 

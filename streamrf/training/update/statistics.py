@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.algebra.agreement import check_possible, check_room_for, check_same
 from streamrf.features.targets import REGRESSION
 from streamrf.models.model import Model, statistics_of, versions
 from streamrf.models.prepared import Prepared
@@ -24,6 +23,7 @@ from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
+from streamrf.training.update.agreement import check_possible, check_room_for, check_same
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"
 FIRST_RIDGE = 1e-6  # where every walk begins: the model then depends on the rows alone, not on how they came together

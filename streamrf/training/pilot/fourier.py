@@ -25,12 +25,12 @@ from streamrf.features.kernels import make_kernel, median_length_scale
 from streamrf.features.precision import PRECISIONS, make_precision
 from streamrf.features.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
-from streamrf.pilot.trend import FAR, SMALLER, lowest, power, reach
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.ridge import Weights
 from streamrf.solvers.trial import RidgeTrial, wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.trend import FAR, SMALLER, lowest, power, reach
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 KERNELS = ("gaussian", "laplacian", "matern32")
@@ -147,7 +147,7 @@ class PilotRun:
     def with_metric(self, best: Trial) -> tuple[Trial, Trial]:
         """The trial with a learned metric and a width of its own, and the isotropic one that it came from; the trial
         as it is, twice, where no metric is clearly better."""
-        from streamrf.pilot.metric import MetricStage
+        from streamrf.training.pilot.metric import MetricStage
 
         self.any_ridge = True
         stage = MetricStage(self, best)

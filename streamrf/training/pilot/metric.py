@@ -18,9 +18,9 @@ from streamrf.features.learned.metric import (
     gradient_outer_product,
     learn_metric,
 )
-from streamrf.pilot.fourier import SMALL_D, SMALL_ROWS, Measured, PilotRun, Trial
 from streamrf.recipe import AUTO, NONE
 from streamrf.support.errors import InputError
+from streamrf.training.pilot.fourier import SMALL_D, SMALL_ROWS, Measured, PilotRun, Trial
 
 ROWS = 24_000  # of a round's fits, judges included
 GRADIENT_ROWS = 8192

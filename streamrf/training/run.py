@@ -24,10 +24,6 @@ from streamrf.features.scaling import Scaling, fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.models.model import Model
 from streamrf.models.prepared import Prepared
-from streamrf.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
-from streamrf.pilot.fourier import PilotRun, budget_seconds, defaults, sample_rows
-from streamrf.pilot.learning_story import map_sentence, with_names
-from streamrf.planning.choose import compares, plan_run
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.base import Fitted, Route, Run
 from streamrf.solvers.binning_plan import cache_on_workers
@@ -47,6 +43,10 @@ from streamrf.support.storage.checkpoint import Checkpoint, SavedPass
 from streamrf.support.storage.files import check_free_space
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes, format_count
+from streamrf.training.pilot.binning import BinningPilot, Settled, best_of_both, build_binning
+from streamrf.training.pilot.fourier import PilotRun, budget_seconds, defaults, sample_rows
+from streamrf.training.pilot.learning_report import map_sentence, with_names
+from streamrf.training.plan import compares, plan_run
 
 
 @dataclass

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from streamrf.algebra.agreement import check_source, check_targets
-from streamrf.algebra.statistics import Statistics
 from streamrf.data.source import Source
 from streamrf.models.prepared import Prepared
 from streamrf.recipe import ANY, AUTO, BINNING, Recipe
@@ -18,7 +16,9 @@ from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.checkpoint import Checkpoint
 from streamrf.support.threads import Threads
-from streamrf.training import Settings, Training
+from streamrf.training.run import Settings, Training
+from streamrf.training.update.agreement import check_source, check_targets
+from streamrf.training.update.statistics import Statistics
 
 DIRECT = "cholesky"  # what sums are solved by, and so what a pass that makes them is planned for
 

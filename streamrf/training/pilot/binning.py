@@ -15,20 +15,13 @@ from streamrf.data.source import Block
 from streamrf.features.binning.map import BinningMap, occupancy, width_law
 from streamrf.features.scaling import Scaling, fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
-from streamrf.pilot.fourier import DEFAULTS, VALIDATION, PilotRun, Trial
-from streamrf.pilot.widths import (
-    RIDGE,
-    Rows,
-    WidthSearch,
-    WidthTrial,
-    choose_widths,
-    few_outputs,
-)
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.solvers.binning_plan import settled_sizes, trial_grids
 from streamrf.solvers.trial import wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.fourier import DEFAULTS, VALIDATION, PilotRun, Trial
+from streamrf.training.pilot.widths import RIDGE, Rows, WidthSearch, WidthTrial, choose_widths, few_outputs
 
 KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise
 SCALINGS = ("standard", "quantile")

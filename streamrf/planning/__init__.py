@@ -1,1 +1,0 @@
-"""Memory and time of a run, before any row is read."""

@@ -1,0 +1,1 @@
+"""From a source to a model: recipe, plan, pilot, passes, update and forget."""
