@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.comparing import bounds
 from streamrf.features.fourier import draw, draw_phases
 from streamrf.features.kernels import make_kernel
+from streamrf.reports.compare import bounds
 from streamrf.support.errors import InputError
 
 CASES = {"epsilon": st.floats(0.01, 1.0), "delta": st.floats(1e-6, 0.5)}

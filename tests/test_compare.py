@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import labelled, smooth, write_zarr
 
-from streamrf import plots
-from streamrf.comparing import bounds, epsilon, grids
-from streamrf.comparing import maps as comparison
-from streamrf.comparing.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.fourier import KINDS, draw, draw_phases, kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.recipe import Recipe
+from streamrf.reports import plots
+from streamrf.reports.compare import bounds, epsilon, grids
+from streamrf.reports.compare import maps as comparison
+from streamrf.reports.compare.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
 from streamrf.solvers import rates as calibrate
 from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.support.progress import Reporter

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from commands import streamrf
 
-from streamrf.comparing.maps import Bench, compare
-from streamrf.comparing.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.fourier import draw
 from streamrf.features.kernels import make_kernel
 from streamrf.features.learned.ekal import Pairs, fit_weights, relative_error
 from streamrf.recipe import Recipe
+from streamrf.reports.compare.maps import Bench, compare
+from streamrf.reports.compare.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 
@@ -52,7 +52,7 @@ def test_learned_maps_are_measured_at_every_number_of_landmarks(found):
 
 
 def test_errors_are_drawn_against_landmarks(found):
-    from streamrf.comparing.learned_plots import landmarks_figure
+    from streamrf.reports.compare.learned_plots import landmarks_figure
 
     figure = landmarks_figure(found)
     assert [axes.get_title() for axes in figure.axes] == ["8 features", "16 features"]
@@ -66,7 +66,7 @@ def test_errors_are_drawn_against_landmarks(found):
 
 
 def test_without_landmarks_there_is_no_such_picture(threads):
-    from streamrf.comparing.learned_plots import landmarks_figure
+    from streamrf.reports.compare.learned_plots import landmarks_figure
 
     plain = compare(ArraySource(*ring(60)), PLAIN, kinds=["mc"], Ds=[8], seeds=1, rows=30, threads=threads)
     with pytest.raises(InputError, match="no map of this comparison has landmarks"):
@@ -78,7 +78,7 @@ def bench(X, y, threads):
 
 
 def test_frequencies_of_two_columns_are_shown_as_they_are(threads):
-    from streamrf.comparing.learned_plots import spectra_figure
+    from streamrf.reports.compare.learned_plots import spectra_figure
 
     own = bench(*ring(200), threads)
     seen = spectra(own, ["mc", "weighted"], 20, 3)

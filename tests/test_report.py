@@ -11,8 +11,9 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model
-from streamrf.report import curves, make_report
-from streamrf.report.evidence import gather_evidence, row_set
+from streamrf.reports import curves
+from streamrf.reports.evidence import gather_evidence, row_set
+from streamrf.reports.report import make_report
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import ALONE, Threads
 from streamrf.training.update.changes import accumulate

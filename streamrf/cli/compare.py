@@ -78,8 +78,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
       streamrf compare data.zarr --maps mc,ekal-cluster --D 400 --frequencies frequencies.png
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.comparing.maps import compare
-    from streamrf.plots import check_picture
+    from streamrf.reports.compare.maps import compare
+    from streamrf.reports.plots import check_picture
     from streamrf.support.threads import Threads
 
     names = ("as_json", "quiet", "plot", "frequencies", "overwrite", "threads", "rows", "seeds", "landmarks")
@@ -107,9 +107,9 @@ def _draw(found: Any, plot: str | None, drawn: str | None, overwrite: bool) -> N
     """The pictures that were asked for."""
     if not (plot or drawn):
         return
-    from streamrf.comparing.learned_plots import landmarks_figure, spectra_figure
-    from streamrf.comparing.spectra import spectra
-    from streamrf.plots import comparison_figure, save
+    from streamrf.reports.compare.learned_plots import landmarks_figure, spectra_figure
+    from streamrf.reports.compare.spectra import spectra
+    from streamrf.reports.plots import comparison_figure, save
 
     if plot:
         swept = any(cell.landmarks for cell in found.cells)

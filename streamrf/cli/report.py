@@ -32,8 +32,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf report data.model --data test.zarr --png pictures
     """
     from streamrf.models.model import Model
-    from streamrf.report import make_report
-    from streamrf.report.build import check_report
+    from streamrf.reports.report import check_report, make_report
     from streamrf.support.threads import Threads
 
     start, out = time.monotonic(), Path(options["out"] or f"{model.rstrip('/')}.html")

@@ -97,7 +97,7 @@ def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
     """Where the report goes; that it can be drawn and written is asked before minutes are spent."""
     if asked is None:
         return None
-    from streamrf.report.build import check_report
+    from streamrf.reports.report import check_report
 
     page = out.with_name(f"{out.name}.html") if asked == BESIDE else Path(asked)
     check_report(page, overwrite=overwrite)
@@ -105,7 +105,7 @@ def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
 
 
 def draw_report(page: Path, out: Path, source: Any, threads: Any, overwrite: bool) -> None:
-    from streamrf.report import make_report
+    from streamrf.reports.report import make_report
 
     make_report(out, source, threads=threads).save(page, overwrite=overwrite)
 

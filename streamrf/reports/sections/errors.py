@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from streamrf.models.model import Model
-from streamrf.report import curves, figures
-from streamrf.report.evidence import Evidence
-from streamrf.report.figures import Picture
-from streamrf.report.page import Section
-from streamrf.report.words import number
+from streamrf.reports import curves, figures
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.figures import Picture
+from streamrf.reports.page import Section
+from streamrf.reports.words import number
 from streamrf.support.units import format_count
 
 ROC_CLASSES = 6

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.plots import load_matplotlib
+from streamrf.reports.plots import load_matplotlib
 
 INK, FAINT = "#010203", "#040506"  # stand for the page's text and grid colours
 COLOURS = ("#3b82c4", "#d9772b", "#2f9e6e", "#b65fa5", "#b8932f", "#4fb3bf", "#d1495b", "#8a8f98",

@@ -9,10 +9,10 @@ import numpy as np
 
 from streamrf.features.fourier.map import FourierMap
 from streamrf.models.model import Model
-from streamrf.report import curves, figures
-from streamrf.report.evidence import Evidence, fourier_features
-from streamrf.report.figures import Picture
-from streamrf.report.page import Section
+from streamrf.reports import curves, figures
+from streamrf.reports.evidence import Evidence, fourier_features
+from streamrf.reports.figures import Picture
+from streamrf.reports.page import Section
 from streamrf.support.units import format_count
 
 CURVE_FEATURES = 500  # an eigenproblem of this size for each point of the curve

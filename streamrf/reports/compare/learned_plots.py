@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.comparing.maps import Cell, Comparison
-from streamrf.comparing.spectra import Spectra, Spectrum
-from streamrf.plots import GRID, INK, OTHER, STYLES, load_matplotlib
+from streamrf.reports.compare.maps import Cell, Comparison
+from streamrf.reports.compare.spectra import Spectra, Spectrum
+from streamrf.reports.plots import GRID, INK, OTHER, STYLES, load_matplotlib
 from streamrf.support.errors import InputError
 
 PANEL = 3.6  # inches

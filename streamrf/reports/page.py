@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from streamrf.report.figures import Picture
+from streamrf.reports.figures import Picture
 
 
 @dataclass

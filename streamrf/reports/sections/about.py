@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.report import figures
-from streamrf.report.evidence import Evidence
-from streamrf.report.figures import Picture
-from streamrf.report.page import Section
-from streamrf.report.words import number
+from streamrf.reports import figures
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.figures import Picture
+from streamrf.reports.page import Section
+from streamrf.reports.words import number
 from streamrf.support.units import format_bytes, format_count, format_seconds
 from streamrf.training.run import chosen
 

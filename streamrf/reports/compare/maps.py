@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.comparing.grids import draw_grids, dual_scores, shared_grids
-from streamrf.comparing.kernel_error import feature_block, relative_error, relative_gap
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.features.base import FeatureMap
@@ -27,6 +25,8 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import BINNING, Recipe
+from streamrf.reports.compare.grids import draw_grids, dual_scores, shared_grids
+from streamrf.reports.compare.kernel_error import feature_block, relative_error, relative_gap
 from streamrf.solvers.trial import RidgeTrial, wrong_classes
 from streamrf.statistics.target_scan import TargetScan, settle_targets
 from streamrf.support import memory

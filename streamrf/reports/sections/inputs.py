@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from streamrf.report import curves, figures
-from streamrf.report.evidence import Evidence
-from streamrf.report.figures import Picture
-from streamrf.report.page import Section
+from streamrf.reports import curves, figures
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.figures import Picture
+from streamrf.reports.page import Section
 from streamrf.support.units import format_count
 
 MOST_COLUMNS = 100  # inputs that are shuffled

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from streamrf.data.source import Source
 from streamrf.models.model import Model
-from streamrf.plots import load_matplotlib
-from streamrf.report import sections
-from streamrf.report.evidence import Evidence, gather_evidence
-from streamrf.report.page import Section, page
+from streamrf.reports import sections
+from streamrf.reports.evidence import Evidence, gather_evidence
+from streamrf.reports.page import Section, page
+from streamrf.reports.plots import load_matplotlib
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.comparing.maps import Cell, Comparison, Spread
+from streamrf.reports.compare.maps import Cell, Comparison, Spread
 from streamrf.support.errors import InputError, MissingDependencyError
 from streamrf.support.storage.files import atomic_write, refuse_existing
 

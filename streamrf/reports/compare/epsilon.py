@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.comparing import bounds
-from streamrf.comparing.kernel_error import approximate_kernel
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap
@@ -19,6 +17,8 @@ from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
 from streamrf.recipe import AUTO, Recipe
+from streamrf.reports.compare import bounds
+from streamrf.reports.compare.kernel_error import approximate_kernel
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.fourier import defaults, sample_rows

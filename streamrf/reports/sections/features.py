@@ -6,10 +6,10 @@ import numpy as np
 
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import make_kernel
-from streamrf.report import curves, figures
-from streamrf.report.evidence import Evidence
-from streamrf.report.figures import Picture
-from streamrf.report.page import Section
+from streamrf.reports import curves, figures
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.figures import Picture
+from streamrf.reports.page import Section
 from streamrf.solvers.ridge import NormalEquations
 
 

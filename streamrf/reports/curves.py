@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.comparing.kernel_error import relative_error
 from streamrf.features.base import FeatureMap
 from streamrf.features.build import build_fourier
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import Kernel
 from streamrf.models.model import Model
+from streamrf.reports.compare.kernel_error import relative_error
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import Threads
 

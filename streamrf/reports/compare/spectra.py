@@ -15,7 +15,7 @@ from streamrf.recipe import BINNING
 from streamrf.support.errors import InputError
 
 if TYPE_CHECKING:
-    from streamrf.comparing.maps import Bench
+    from streamrf.reports.compare.maps import Bench
 
 GRID = "grid"
 GRID_SIDE, GRID_ROWS = 25, 400

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamrf.report import figures
-from streamrf.report.evidence import Evidence
-from streamrf.report.figures import Picture
-from streamrf.report.page import Section
+from streamrf.reports import figures
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.figures import Picture
+from streamrf.reports.page import Section
 
 
 def search(evidence: Evidence) -> Section:

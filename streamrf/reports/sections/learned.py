@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.report import figures
-from streamrf.report.evidence import Evidence
-from streamrf.report.figures import Picture
-from streamrf.report.page import Section
+from streamrf.reports import figures
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.figures import Picture
+from streamrf.reports.page import Section
 
 SHOWN_COLUMNS = 20
 
