@@ -15,10 +15,10 @@ __version__ = "0.1.0"
 logging.getLogger("streamrf").addHandler(logging.NullHandler())
 
 _HOMES = {
-    "streamrf.api": ("evaluate", "plan", "predict", "train"),
-    "streamrf.estimators.classifier": ("KernelClassifier",),
-    "streamrf.estimators.features": ("RandomFeatures",),
-    "streamrf.estimators.regressor": ("KernelRegressor",),
+    "streamrf.api.functions": ("evaluate", "plan", "predict", "train"),
+    "streamrf.api.estimators.classifier": ("KernelClassifier",),
+    "streamrf.api.estimators.features": ("RandomFeatures",),
+    "streamrf.api.estimators.regressor": ("KernelRegressor",),
     "streamrf.data.source": ("Source",),
     "streamrf.data.open": ("open_source",),
     "streamrf.recipe": ("Recipe",),
@@ -40,10 +40,12 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from streamrf.api import evaluate, plan, predict, train
+    from streamrf.api.estimators.classifier import KernelClassifier
+    from streamrf.api.estimators.features import RandomFeatures
+    from streamrf.api.estimators.regressor import KernelRegressor
+    from streamrf.api.functions import evaluate, plan, predict, train
     from streamrf.data.open import open_source
     from streamrf.data.source import Source
-    from streamrf.estimators import KernelClassifier, KernelRegressor, RandomFeatures
     from streamrf.models.model import Model
     from streamrf.recipe import Recipe
     from streamrf.support.errors import StreamRFError

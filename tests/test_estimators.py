@@ -23,10 +23,10 @@ from sklearn.pipeline import make_pipeline
 from tables import labelled, smooth, write_zarr
 
 from streamrf import KernelClassifier, KernelRegressor, Model, RandomFeatures, Recipe
+from streamrf.api.estimators import inputs
+from streamrf.api.estimators.batch import Batch
+from streamrf.api.estimators.machine import PLAIN
 from streamrf.data.readers.memory import ArraySource
-from streamrf.estimators import inputs
-from streamrf.estimators.batch import Batch
-from streamrf.estimators.machine import PLAIN
 from streamrf.features.fourier import KINDS, kind_of
 from streamrf.support import errors
 from streamrf.training.update.changes import accumulate, prepare

@@ -9,11 +9,11 @@ import pytest
 from scipy import sparse
 from sources_conformance import ROWS, SourceConformance, make_X
 
+from streamrf.api.estimators.batch import Batch
+from streamrf.api.estimators.inputs import is_stored, stored_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.sliced import SlicedSource, is_sliced
 from streamrf.data.source import Span
-from streamrf.estimators.batch import Batch
-from streamrf.estimators.inputs import is_stored, stored_source
 from streamrf.support.errors import InputError
 
 

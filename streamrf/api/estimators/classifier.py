@@ -10,8 +10,8 @@ from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from streamrf.estimators.inputs import is_stored
-from streamrf.estimators.machine import KernelMachine
+from streamrf.api.estimators.inputs import is_stored
+from streamrf.api.estimators.machine import KernelMachine
 from streamrf.features.targets import CLASSIFICATION
 from streamrf.support.errors import DataError
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from streamrf.estimators.inputs import is_stored
-from streamrf.estimators.machine import KernelMachine
+from streamrf.api.estimators.inputs import is_stored
+from streamrf.api.estimators.machine import KernelMachine
 from streamrf.features.targets import REGRESSION
 
 

@@ -11,10 +11,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamrf.api import gather_scores
-from streamrf.data.source import Source
-from streamrf.estimators.batch import Batch
-from streamrf.estimators.inputs import (
+from streamrf.api.estimators.batch import Batch
+from streamrf.api.estimators.inputs import (
     array_source,
     checked_rows,
     checked_weights,
@@ -23,6 +21,8 @@ from streamrf.estimators.inputs import (
     stored_source,
     weighted,
 )
+from streamrf.api.functions import gather_scores
+from streamrf.data.source import Source
 from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model
 from streamrf.models.predict import evaluate_rows

@@ -1,0 +1,1 @@
+"""The Python interface: functions and scikit-learn estimators."""
