@@ -86,7 +86,7 @@ def test_columns_of_the_symmetric_matrix(size, data):
 
 
 def test_a_product_that_saturates_is_not_proven(monkeypatch):
-    from streamrf import products
+    from streamrf.statistics import gram_kernels as products
 
     class Saturating(BlasProduct):
         def add(self, Z, layout, totals, threads):

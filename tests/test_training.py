@@ -51,7 +51,7 @@ def test_bits_do_not_depend_on_threads_or_order(reference, threads):
 
 @pytest.mark.parametrize("bits", ["7", "8", "12"])
 def test_bits_do_not_depend_on_the_product(reference, bits, monkeypatch):
-    from streamrf import products
+    from streamrf.statistics import gram_kernels as products
 
     X, y, _ = reference
     found = set()
