@@ -14,7 +14,8 @@ import pytest
 from commands import FAST, PROJECT, done
 from tables import labelled, smooth, write_zarr
 
-from streamrf import Recipe, glimpse
+from streamrf import Recipe
+from streamrf.solvers import progress_error as glimpse
 from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
