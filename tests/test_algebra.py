@@ -289,7 +289,7 @@ def test_update_and_forget_have_the_bits_of_the_rows_that_are_in(sums, work):
     assert statistics.ledger == sums["abc"].ledger
     assert forget(statistics, rows(SECOND), work) == 400
     assert statistics.digest() == (sums["a"] + sums["c"]).digest()
-    assert [event["event"] for event in statistics.prepared.story["history"]] == ["update", "forget"]
+    assert [event["event"] for event in statistics.prepared.metadata["history"]] == ["update", "forget"]
 
 
 def test_rows_of_a_shard_can_leave_and_come_back(sums, prepared, work):
@@ -361,10 +361,10 @@ def test_one_lambda_is_taken_as_it_is_and_gcv_chooses_among_several(sums, work):
     assert statistics.solve(1e-3, threads=work.threads).weights.ridge == 1e-3
     several = statistics.solve(1e2, 1e-5, threads=work.threads)
     assert several.weights.ridge == 1e-5
-    gcv = {entry["lambda"]: entry["gcv"] for entry in several.story["lambda_path"]}
+    gcv = {entry["lambda"]: entry["gcv"] for entry in several.metadata["lambda_path"]}
     assert gcv[1e-5] < gcv[1e2]
     free = statistics.solve(threads=work.threads)
-    assert min(entry["gcv"] for entry in free.story["lambda_path"]) <= min(gcv.values())
+    assert min(entry["gcv"] for entry in free.metadata["lambda_path"]) <= min(gcv.values())
 
 
 def test_solving_again_gives_the_weights_of_training(work):

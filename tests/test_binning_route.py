@@ -35,7 +35,7 @@ ALONE = Settings(threads=1)
 
 def bits(model):
     """Everything that prediction depends on."""
-    return model.weights.coefficients.tobytes(), model.weights.intercept.tobytes(), model.story["statistics_digest"]
+    return model.weights.coefficients.tobytes(), model.weights.intercept.tobytes(), model.metadata["statistics_digest"]
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,9 @@ def test_held_out_rows_choose_the_step_and_then_join(monkeypatch):
     wanted = np.linalg.solve(Z.T @ Z + 0.03 * 12 * np.eye(Z.shape[1]), Z.T @ (Y - Y.mean()))
     np.testing.assert_allclose(model.weights.coefficients[:, 0], wanted, atol=2e-6)  # of all rows
     held = chosen_rows(np.arange(len(X)), 0.1, FIXED.seed)
-    assert model.story["holdout"]["rows"] == held.sum()
-    assert model.story["rows"] == len(X)
-    facts = model.story["binning"]
+    assert model.metadata["holdout"]["rows"] == held.sum()
+    assert model.metadata["rows"] == len(X)
+    facts = model.metadata["binning"]
     assert 1 <= facts["best_step"] <= facts["steps"]
     occupied = np.count_nonzero(Z.any(axis=0))
     assert facts["occupied"] == occupied / Z.shape[1]
@@ -82,7 +82,7 @@ def test_the_hold_out_error_is_that_of_weights_which_have_not_seen_the_rows():
     rng = np.random.default_rng(0)
     noise = ArraySource(rng.standard_normal((800, 40)).astype(np.float32), rng.standard_normal(800))
     model = train(noise, FIXED.with_(table_bits=12, holdout=0.3), ALONE).model
-    assert model.story["holdout"]["rmse"] > 0.9
+    assert model.metadata["holdout"]["rmse"] > 0.9
 
 
 # -- the same bits
@@ -105,7 +105,7 @@ def test_bits_do_not_depend_on_where_slots_are_kept(reference, place, share, mon
 
     monkeypatch.setattr(binning_plan, "choose_cache", chosen)
     model = train(SOURCE, FIXED, ALONE).model
-    assert model.story["binning"]["cache"] == place
+    assert model.metadata["binning"]["cache"] == place
     assert bits(model) == reference
 
 
@@ -222,7 +222,7 @@ def test_classes_with_names(tmp_path, classes):
     names = np.array(["ash", "birch", "cedar", "date"])[codes]
     model = train(ArraySource(rows, names), FIXED.with_(grids=40, pilot="auto", scaling="quantile"), ALONE).model
     assert model.coding.classes == tuple(sorted(set(names.tolist())))
-    assert model.story["holdout"]["error"] < 0.2
+    assert model.metadata["holdout"]["error"] < 0.2
     with Threads(1) as threads:
         scores = model.scores(rows, threads)
         assert (model.labels(model.codes(scores)) == names).mean() > 0.85
@@ -235,7 +235,7 @@ def test_classes_with_names(tmp_path, classes):
 def test_outputs_of_any_unit_are_learned_together():
     both = np.stack([Y, 1e6 * np.sin(3 * X[:, 1])], axis=1)
     model = train(ArraySource(X, both), FIXED.with_(grids=40, pilot="auto"), ALONE).model
-    assert (np.array(model.story["holdout"]["rmse_by_output"]) < 0.5 * both.std(axis=0)).all()
+    assert (np.array(model.metadata["holdout"]["rmse_by_output"]) < 0.5 * both.std(axis=0)).all()
 
 
 def test_rows_with_nan_are_left_out_of_every_pass():
@@ -244,8 +244,8 @@ def test_rows_with_nan_are_left_out_of_every_pass():
     targets[[0, 2499]] = np.inf
     left = np.setdiff1d(np.arange(len(X)), [5, 700, 701, 0, 2499])
     model = train(ArraySource(spoiled, targets, chunk_rows=400), FIXED.with_(nan="drop", holdout=0.0), ALONE).model
-    assert model.story["dropped"] == 5
-    assert model.story["rows"] == len(left)
+    assert model.metadata["dropped"] == 5
+    assert model.metadata["rows"] == len(left)
     clean = train(ArraySource(X[left], Y[left]), FIXED.with_(holdout=0.0), ALONE).model
     assert bits(model)[0] == bits(clean)[0]
 
@@ -278,21 +278,21 @@ def stairs(n=6000):
 def test_the_pilot_takes_the_better_map(data, kind):
     model = train(ArraySource(*data), Recipe(map="any", D=128), ALONE).model
     assert model.map.kind == kind
-    assert "random binning" in model.story["compared"]
-    assert {"grids" in trial for trial in model.story["pilot"]} == {True, False}
+    assert "random binning" in model.metadata["compared"]
+    assert {"grids" in trial for trial in model.metadata["pilot"]} == {True, False}
 
 
 def test_the_pilot_finds_the_columns_that_matter():
     model = train(ArraySource(*stairs()), Recipe(map="binning", grids=50), ALONE).model
-    matter, noise = np.split(np.array(model.story["binning"]["length_scales"]), [2])
+    matter, noise = np.split(np.array(model.metadata["binning"]["length_scales"]), [2])
     assert matter.max() < noise.min()
     assert model.recipe.kernel == "bins:4"
-    assert model.story["binning"]["sample"]["rows"] == 6000
+    assert model.metadata["binning"]["sample"]["rows"] == 6000
 
 
 def test_one_width_can_be_asked_for():
     model = train(SOURCE, FIXED.with_(pilot="auto", length_scale=0.7, kernel="laplacian"), ALONE).model
-    assert model.story["binning"]["length_scales"] == [0.7] * 6
+    assert model.metadata["binning"]["length_scales"] == [0.7] * 6
 
 
 def test_a_budget_without_room_for_binning_leaves_it_out_of_the_comparison():
@@ -311,7 +311,7 @@ def test_settings_that_binning_does_not_have_leave_fourier_features(setting):
     recipe = Recipe(map="any", D=16, **setting)
     trained = train(ArraySource(X, (y > 0).astype(int)), recipe, ALONE)
     assert trained.model.map.kind == "fourier"
-    assert "compared" not in trained.model.story
+    assert "compared" not in trained.model.metadata
     assert "random binning" not in trained.plan.why
 
 

@@ -110,7 +110,7 @@ class TestBits:
         there, here = train(open_source(data), recipe, settings), train(open_source(data), recipe)
         assert there.state.digest() == here.state.digest()
         assert np.array_equal(there.model.weights.coefficients, here.model.weights.coefficients)
-        assert there.model.story["holdout"] == here.model.story["holdout"]
+        assert there.model.metadata["holdout"] == here.model.metadata["holdout"]
 
     def test_rows_with_nan_are_left_out_and_counted(self, client: Client, tmp_path: Path) -> None:
         X, y = smooth(2000)
@@ -120,7 +120,7 @@ class TestBits:
             train(source, FIXED, Settings(engine=ClusterEngine(client)))
         recipe = FIXED.with_(nan="drop")
         there = train(source, recipe, Settings(engine=ClusterEngine(client)))
-        assert there.model.story["dropped"] == 3
+        assert there.model.metadata["dropped"] == 3
         assert there.state.digest() == train(source, recipe).state.digest()
 
     def test_shards_of_parquet_and_npy(self, client: Client, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ class TestCheckpoints:
         if next_engine == "local":
             settings = Settings(checkpoint=tmp_path / "kept")
         again, fresh = train(source, recipe, settings), train(source, recipe)
-        assert again.model.story["dropped"] == fresh.model.story["dropped"] == 5
+        assert again.model.metadata["dropped"] == fresh.model.metadata["dropped"] == 5
         assert again.state.digest() == fresh.state.digest()
 
 

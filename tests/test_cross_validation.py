@@ -19,7 +19,8 @@ from streamrf.solvers import plan
 from streamrf.solvers.lambda_path import HAIR, FoldPath, GcvPath, LambdaWalk, generalised_error, squared_errors
 from streamrf.solvers.plan import estimate_seconds, make_plan
 from streamrf.solvers.rates import Rates
-from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver
+from streamrf.statistics.predictor import Weights
 from streamrf.statistics.folds import Folds, fold_of
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import chosen_rows
@@ -87,7 +88,7 @@ def test_folds_sum_to_the_bits_of_the_whole(bits):
     source = ArraySource(X, y, chunk_rows=130)
     plain, folded = (train(source, FIXED.with_(bits=bits, cv=cv)) for cv in (None, 4))
     assert folded.state.digest() == plain.state.digest()
-    assert sum(folded.model.story["cross_validation"]["rows"]) == folded.model.story["rows"] == 900
+    assert sum(folded.model.metadata["cross_validation"]["rows"]) == folded.model.metadata["rows"] == 900
 
 
 def test_folds_hold_their_rows_and_no_others():
@@ -128,7 +129,7 @@ def test_cross_validation_is_interrupted_and_resumed_to_the_same_bits(tmp_path, 
         train(ArraySource(X, y, chunk_rows=300), recipe, settings, Impatient(600))
     again, fresh = train(ArraySource(X, y, chunk_rows=300), recipe, settings), train(ArraySource(X, y), recipe)
     assert again.state.digest() == fresh.state.digest()
-    assert again.model.story["cross_validation"] == fresh.model.story["cross_validation"]
+    assert again.model.metadata["cross_validation"] == fresh.model.metadata["cross_validation"]
 
 
 # -- errors from sums
@@ -157,7 +158,7 @@ def test_squared_errors_from_sums_are_those_of_a_loop_over_rows(bits, form, D):
 def test_fold_errors_are_those_of_a_naive_cross_validation(task):
     X, y = smooth(700) if task == "regression" else labelled(700)
     result = train(ArraySource(X, y), FIXED.with_(cv=4))
-    Z, place, story = features(result.model, X), fold_of(np.arange(700), 4, 0), result.model.story["cross_validation"]
+    Z, place, story = features(result.model, X), fold_of(np.arange(700), 4, 0), result.model.metadata["cross_validation"]
     Y = result.model.coding.values(y)
     for step in story["path"]:
         errors = []
@@ -186,7 +187,7 @@ def test_gcv_is_the_formula_on_the_hat_matrix():
             expected = ((y - hat @ y) ** 2).mean() / (1 - np.trace(hat) / n) ** 2
             assert generalised_error(solver, ridge)[1] == pytest.approx(expected, rel=1e-6)
         chosen = generalised_error(solver, result.model.weights.ridge)[1]
-    assert result.model.story["cross_validation"]["gcv"] == pytest.approx(chosen)
+    assert result.model.metadata["cross_validation"]["gcv"] == pytest.approx(chosen)
 
 
 def test_gcv_of_more_features_than_rows_is_infinite_and_not_wrong():
@@ -229,7 +230,7 @@ def test_a_fixed_lambda_is_only_judged():
     assert walk.choose(1.0, fixed=True) == 1.0
     assert list(walk.tried) == [1.0]
     X, y = smooth(400)
-    story = train(ArraySource(X, y), FIXED.with_(cv=3, ridge=0.01)).model.story["cross_validation"]
+    story = train(ArraySource(X, y), FIXED.with_(cv=3, ridge=0.01)).model.metadata["cross_validation"]
     assert [step["lambda"] for step in story["path"]] == [0.01]
 
 
@@ -246,7 +247,7 @@ def test_kept_rows_are_scored_by_weights_that_have_not_seen_their_fold(classes):
     for fold in range(4):
         w, b = dense_ridge(Z[place != fold], Y[place != fold], model.weights.ridge)
         scores[place == fold] = Z[place == fold] @ w + b
-    metrics = model.story["holdout"]
+    metrics = model.metadata["holdout"]
     assert metrics["rows"] == kept.sum()
     if classes:
         wrong = model.codes(scores[kept]) != model.coding.codes(y[kept])
@@ -258,8 +259,8 @@ def test_kept_rows_are_scored_by_weights_that_have_not_seen_their_fold(classes):
 def test_no_kept_rows_no_metrics_but_a_lambda():
     X, y = labelled(500)
     model = train(ArraySource(X, y), FIXED.with_(cv=3, holdout=0.0)).model
-    assert model.story["holdout"] is None
-    assert len(model.story["cross_validation"]["by_fold"]) == 3
+    assert model.metadata["holdout"] is None
+    assert len(model.metadata["cross_validation"]["by_fold"]) == 3
     assert model.probabilities(np.eye(3)).shape == (3, 3)
 
 

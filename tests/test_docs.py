@@ -56,7 +56,7 @@ def test_blocks_run(name, tmp_path, monkeypatch):
 def make_light_work(monkeypatch):
     """That commands run is the point, not how good the models are: fewer features by default, one kernel to try."""
     monkeypatch.setattr(pilot, "KERNELS", ("gaussian",))
-    monkeypatch.setattr("streamrf.cli.maps.DEFAULT_D", 60)
+    monkeypatch.setattr("streamrf.features.settings.DEFAULT_D", 60)
 
 
 def run_command(command, where):

@@ -168,7 +168,7 @@ def test_rows_join_what_was_fitted(rows):
 def test_lambda_is_chosen_when_it_is_not_given(rows):
     X, y = rows
     model = KernelRegressor(**{**QUICK, "D": 100, "ridge": None}).partial_fit(X, y)
-    assert len(model.model_.story["lambda_path"]) > 2
+    assert len(model.model_.metadata["lambda_path"]) > 2
     assert model.score(X, y) > 0.8
 
 

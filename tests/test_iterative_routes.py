@@ -74,8 +74,8 @@ def test_held_out_rows_choose_a_lambda_near_that_of_the_direct_route():
     X, y = numbers()
     recipe = FIXED.with_(ridge=None, holdout=0.2)
     direct, iterative = fit(X, y, recipe), fit(X, y, recipe.with_(solver="cg"))
-    assert iterative.story["holdout"]["rmse"] <= 1.01 * direct.story["holdout"]["rmse"]
-    assert len(iterative.story["solver"]["path"]) >= 3
+    assert iterative.metadata["holdout"]["rmse"] <= 1.01 * direct.metadata["holdout"]["rmse"]
+    assert len(iterative.metadata["solver"]["path"]) >= 3
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -121,7 +121,7 @@ def test_the_huber_fit_is_the_minimum_and_does_not_feel_outliers():
     y[::20] += 50
     model = fit(X, y, FIXED.with_(loss="huber"))
     Z, n = features(model, X), ROWS
-    loss = Huber(np.array(model.story["solver"]["threshold"]))
+    loss = Huber(np.array(model.metadata["solver"]["threshold"]))
 
     def objective(theta):
         pulls, losses = loss.of_rows((Z @ theta[:-1] + theta[-1])[:, None], y[:, None])
@@ -319,7 +319,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_weights(name, 
                 stops += 1
     assert stops >= 2
     assert np.array_equal(whole.weights.coefficients, model.weights.coefficients)
-    assert whole.story["solver"] == model.story["solver"]
+    assert whole.metadata["solver"] == model.metadata["solver"]
 
 
 def test_a_cluster_gives_the_same_weights(tmp_path):

@@ -39,7 +39,7 @@ def one_direction(n=3000, d=6, seed=0):
 
 
 def rmse(result):
-    return result.model.story["holdout"]["rmse"]
+    return result.model.metadata["holdout"]["rmse"]
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +68,13 @@ def test_frequencies_that_know_the_targets_predict_better(plain, supervised):
 
 
 def test_the_story_tells_what_was_learned(supervised):
-    told = supervised.model.story["learning"]["map"]
+    told = supervised.model.metadata["learning"]["map"]
     assert told["kept"] == "learned"
     for measure in ("landmark_loss", "kernel_error", "holdout_error"):
         assert set(told[measure]) == {"before", "after"}
     assert told["holdout_error"]["after"] < 0.5 * told["holdout_error"]["before"]
     assert (told["iterations"], told["steps"]) == (8, 60)
-    ((name, sentence),) = learning_rows(supervised.model.story["learning"])
+    ((name, sentence),) = learning_rows(supervised.model.metadata["learning"])
     assert name == "learned map"
     assert sentence.count("->") == 3
 
@@ -83,7 +83,7 @@ def test_the_story_tells_what_was_learned(supervised):
 @pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "matern32"])
 def test_the_kernel_is_approximated_better_for_every_kernel(data, kind, kernel):
     result = train(data, FIXED.with_(map=kind, kernel=kernel, landmarks=40, weight_decay=0.05))
-    told = result.model.story["learning"]["map"]
+    told = result.model.metadata["learning"]["map"]
     assert told["landmarks"] == 40
     assert told["kernel_error"]["after"] < 0.8 * told["kernel_error"]["before"]
     assert told["landmark_loss"]["after"] < told["landmark_loss"]["before"]
@@ -94,8 +94,8 @@ def test_classes_are_learned_with_every_loss(loss):
     X, y = one_direction(1500)
     source = ArraySource(X, np.digitize(y, [-0.5, 0.5]))
     few = FIXED.with_(learning_iterations=5, learning_steps=40, eta=0.0)
-    learned = train(source, few.with_(map="supervised", prediction_loss=loss)).model.story
-    assert learned["holdout"]["error"] < 0.8 * train(source, few).model.story["holdout"]["error"]
+    learned = train(source, few.with_(map="supervised", prediction_loss=loss)).model.metadata
+    assert learned["holdout"]["error"] < 0.8 * train(source, few).model.metadata["holdout"]["error"]
     assert learned["learning"]["map"]["loss"] == loss
 
 
@@ -143,7 +143,7 @@ assert not [name for name in sys.modules if name.startswith(("streamrf.features.
 
 def test_too_few_rows_keep_the_start():
     result = train(ArraySource(*one_direction(12)), FIXED.with_(map="supervised", D=8, ridge=0.1))
-    assert "too few" in map_sentence(result.model.story["learning"]["map"])
+    assert "too few" in map_sentence(result.model.metadata["learning"]["map"])
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_losses_of_classes_are_refused_for_numbers(data):
 @pytest.mark.parametrize("metric", ["diagonal", "full", "learned"])
 def test_a_metric_is_in_the_frequencies_and_nowhere_else(tmp_path, data, plain, metric, pilot):
     result = train(data, FIXED.with_(metric=metric, pilot=pilot))
-    told = result.model.story["learning"]["metric"]
+    told = result.model.metadata["learning"]["metric"]
     assert rmse(result) < 0.6 * rmse(plain)
     assert told["form"] in ("diagonal", "full")
     assert told["form"] == metric or metric == "learned"
@@ -205,7 +205,7 @@ def test_noise_has_no_metric():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(1500, 4)), rng.normal(size=1500)
     without, learned = (train(ArraySource(X, y), FIXED.with_(metric=metric)) for metric in ("none", "learned"))
-    if learned.model.story["learning"]["metric"]["form"] == "none":
+    if learned.model.metadata["learning"]["metric"]["form"] == "none":
         np.testing.assert_array_equal(learned.model.map.frequencies.W, without.model.map.frequencies.W)
     assert rmse(learned) < 1.05 * rmse(without)
 

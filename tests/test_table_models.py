@@ -283,7 +283,7 @@ def test_update_joins_a_shard_by_the_same_coding(shelf, tmp_path):
     done("train", *data, "--out", tmp_path / "m.model")
     done("update", tmp_path / "m.model", shelf / "two.parquet", "--out", tmp_path / "both.model", "--quiet")
     model = Model.load(tmp_path / "both.model")
-    assert model.story["rows"] == 2 * ROWS
+    assert model.metadata["rows"] == 2 * ROWS
     assert model.columns == Model.load(shelf / "rent.model").columns
     done("forget", tmp_path / "both.model", shelf / "two.parquet", "--out", tmp_path / "back.model", "--quiet")
     before, after = (Model.load(tmp_path / f"{name}.model").story for name in ("m", "back"))
@@ -311,7 +311,7 @@ def test_a_strict_forget_learns_the_coding_anew(shelf, tmp_path):
     assert b"Timbuktu" not in (tmp_path / "both.model" / "model.json").read_bytes()
     after, alone = (Model.load(tmp_path / f"{name}.model") for name in ("both", "alone"))
     assert after.columns.to_json() == alone.columns.to_json()
-    assert after.story["statistics_digest"] == alone.story["statistics_digest"]
+    assert after.metadata["statistics_digest"] == alone.metadata["statistics_digest"]
     assert after.ledger == alone.ledger
 
 
@@ -325,7 +325,7 @@ def test_a_coding_that_nobody_knows_how_to_learn_again_is_not_forgotten_strictly
     stays = ("--strict", "--data", data[1], "--threads", 1, "--quiet")
     answer = streamrf("forget", tmp_path / "old.model", data[0], *stays)
     assert answer.code == errors.InputError.exit_code
-    assert "does not say how its columns were to be coded: train anew" in answer.sentence
+    assert "does not say how its columns were to be coded: retrain" in answer.sentence
 
 
 def test_sums_of_other_codings_do_not_add(shelf, tmp_path):
@@ -346,7 +346,7 @@ def test_zarr_of_the_table_trains_to_the_same_bits_and_predicts_from_raw_rows(sh
     )  # fmt: skip
     done("train", tmp_path / "one.zarr", *FAST, "--quiet", "--out", tmp_path / "z.model")
     made, direct = Model.load(tmp_path / "z.model"), Model.load(shelf / "rent.model")
-    assert made.story["statistics_digest"] == direct.story["statistics_digest"]
+    assert made.metadata["statistics_digest"] == direct.metadata["statistics_digest"]
     assert made.columns == direct.columns
     wanted = predicted(shelf, "rent.model", shelf / "new.parquet", "a.csv")
     done("predict", tmp_path / "z.model", shelf / "new.parquet", "--out", tmp_path / "z.csv", "--quiet")

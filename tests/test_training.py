@@ -24,7 +24,7 @@ FIXED = Recipe(D=64, kernel="gaussian", length_scale=1.5, scaling="standard", bi
 
 
 def digest(source, recipe=FIXED, **settings):
-    return train(source, recipe, Settings(**settings)).model.story["statistics_digest"]
+    return train(source, recipe, Settings(**settings)).model.metadata["statistics_digest"]
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,8 @@ def test_hold_out_rows_join_the_sums():
     with_holdout = train(ArraySource(X, y), FIXED.with_(holdout=0.2))
     without = train(ArraySource(X, y), FIXED.with_(holdout=0.0))
     assert with_holdout.state.digest() == without.state.digest()
-    assert with_holdout.model.story["holdout"]["rows"] == pytest.approx(600, abs=80)
-    assert without.model.story["holdout"] is None
+    assert with_holdout.model.metadata["holdout"]["rows"] == pytest.approx(600, abs=80)
+    assert without.model.metadata["holdout"] is None
 
 
 def test_merge_and_subtract_give_the_bits_of_the_rest():
@@ -151,7 +151,7 @@ def test_inputs_of_any_type(dtype):
     X = rng.integers(0, 2 if dtype is bool else 9, (800, 4)).astype(dtype)
     y = X[:, 0].astype(float) * X[:, 1] + rng.standard_normal(800) * 0.01
     model = train(ArraySource(X, y), Recipe(D=200, scaling="standard", kernel="gaussian")).model
-    assert model.story["holdout"]["r2"] > 0.9
+    assert model.metadata["holdout"]["r2"] > 0.9
 
 
 def test_interrupt_and_resume_give_the_same_bits(tmp_path, reference):
@@ -205,8 +205,8 @@ def test_rows_with_nan_are_refused_or_dropped():
     with pytest.raises(DataError, match=r"row 1234"):
         train(ArraySource(X, y, chunk_rows=500), FIXED)
     dropped = train(ArraySource(X, y, chunk_rows=500), FIXED.with_(nan="drop"))
-    assert dropped.model.story["dropped"] == 1
-    assert dropped.model.story["rows"] == 2999
+    assert dropped.model.metadata["dropped"] == 1
+    assert dropped.model.metadata["rows"] == 2999
 
 
 def test_a_budget_that_is_too_small_is_refused_before_work():
@@ -239,7 +239,7 @@ def test_models_survive_the_file_bit_for_bit(tmp_path):
     again = Model.load(tmp_path / "m.model")
     with Threads(1) as threads:
         assert np.array_equal(again.scores(X, threads), result.model.scores(X, threads))
-    assert again.story["statistics_digest"] == result.state.digest()
+    assert again.metadata["statistics_digest"] == result.state.digest()
 
 
 def test_a_near_singular_system_has_a_stable_answer():
@@ -272,7 +272,7 @@ def test_target_variance_and_means_come_from_the_same_sums():
 def test_every_map_trains_and_survives_the_file(tmp_path, kind):
     X, y = smooth(1500)
     result = train(ArraySource(X, y), FIXED.with_(map=kind, D=200, bits="12", ridge=1e-6, length_scale=2.0))
-    assert result.model.story["holdout"]["r2"] > 0.6
+    assert result.model.metadata["holdout"]["r2"] > 0.6
     result.model.save(tmp_path / "m.model")
     with Threads(2) as threads:
         again = Model.load(tmp_path / "m.model").scores(X, threads)
@@ -312,7 +312,7 @@ def test_targets_from_which_nothing_can_be_learned_get_one_sentence(y, message):
 def test_a_handful_of_rows_is_enough_for_a_model(rows):
     X = np.random.default_rng(0).standard_normal((rows, 2))
     result = train(ArraySource(X, np.arange(rows) + 0.5), Recipe(D=8))
-    assert result.model.story["rows"] == rows
+    assert result.model.metadata["rows"] == rows
 
 
 class Torn(ArraySource):

@@ -221,7 +221,7 @@ def test_rows_of_no_weight_have_no_say_in_lambda():
     model = trained(RECIPE.with_(holdout=0.4), w)
     y = np.where(w == 0, 1e3, y)
     astray = train(open_source((X, y), sample_weight=w), RECIPE.with_(holdout=0.4), Settings(threads=1)).model
-    (error,), (expected,) = (one.story["lambda_path"] for one in (astray, model))
+    (error,), (expected,) = (one.metadata["lambda_path"] for one in (astray, model))
     assert error["mean_squared_error"] == pytest.approx(expected["mean_squared_error"], rel=1e-6)
 
 

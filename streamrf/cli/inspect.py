@@ -67,7 +67,7 @@ def _statistics(path: str, kind: str) -> dict[str, Any]:
     found = {
         "kind": kind, "task": prepared.coding.task, "classes": list(prepared.coding.classes),
         "inputs": prepared.scaling.n_inputs, "feature_names": list(prepared.feature_names or ()),
-        "D": prepared.map.n_features, "chosen": chosen(prepared.recipe), "digests": prepared.digests(),
+        "D": prepared.map.n_features, "chosen": chosen(prepared.recipe), "digests": prepared.pipeline.digests(),
     }  # fmt: skip
     if kind == "prepared":
         return found
@@ -80,7 +80,7 @@ def _model(path: str) -> dict[str, Any]:
     from streamrf.training.run import chosen
 
     model = Model.load(path)
-    story = model.story
+    story = model.metadata
     return {
         "kind": "model", "task": model.coding.task, "classes": list(model.coding.classes), "inputs": model.n_inputs,
         "feature_names": list(model.feature_names or ()), "D": model.map.n_features, "chosen": chosen(model.recipe),

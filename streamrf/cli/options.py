@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from streamrf.cli.maps import grids_option, settle_map, table_bits_option
+from streamrf.features.kernels import make_kernel
+from streamrf.recipe import AUTO, BINNING, Recipe
+from streamrf.support.errors import InputError
+from streamrf.support.settings import about, flag_of
 from streamrf.support.units import parse_bytes, parse_seconds
+from streamrf.training.run import FOURIER_ONLY
 
 F = Callable[..., Any]
 
@@ -55,75 +61,41 @@ data_options = _stack(
 gamma_option = click.option(
     "--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."
 )
-task_option = click.option(
-    "--task", type=click.Choice(["auto", "regression", "classification"]), default="auto", show_default=True,
-    help="Numbers or classes; told from the targets by default.",
-)  # fmt: skip
-nan_option = click.option(
-    "--nan", type=click.Choice(["error", "drop"]), default="error", show_default=True,
-    help="What to do with rows that have NaN or infinite values.",
-)  # fmt: skip
 
-recipe_options = _stack(
-    click.option("--D", "D", type=int, help="Number of random Fourier features (2000 where these are used)."),
-    click.option("--kernel", default="auto", show_default=True,
-                 help="auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU; --map binning has"
-                      " laplacian and bins:SHAPE."),
-    click.option("--length-scale", type=float, help="Width of the kernel; the pilot chooses it by default."),
-    gamma_option,
-    click.option("--map", "map", default="auto", show_default=True,
-                 help="auto compares Fourier features and random binning, and with --D or any setting of Fourier"
-                      " features draws those. Or how frequencies are drawn: mc, orthogonal, sorf, fastfood, halton,"
-                      " sobol, lattice,"
-                      " digital-net, moment-matched, weighted, aligned; or learned: ekal-sample, ekal-cluster,"
-                      " supervised. Or binning: random grids instead."),
-    grids_option,
-    table_bits_option,
-    click.option("--form", type=click.Choice(["auto", "phase", "pairs"]), default="auto", show_default=True,
-                 help="cos(w'x + b), or cos and sin pairs; auto is pairs for learned frequencies."),
-    click.option("--metric", type=click.Choice(["none", "diagonal", "full", "learned"]), default="none",
-                 show_default=True, help="Learn which columns (diagonal) or directions (full) of the inputs matter;"
-                                         " learned takes the best of none, diagonal and full."),
-    click.option("--landmarks", type=int, metavar="N",
-                 help="Learned maps: rows that are compared with one another at a step (50 to 256)."),
-    click.option("--learning-iterations", type=int, metavar="T",
-                 help="Learned maps: how often weights, or the predictor, are fitted anew."),
-    click.option("--learning-steps", type=int, metavar="S", help="Learned maps: steps of descent after each fit."),
-    click.option("--weight-decay", type=float, help="Learned maps: penalty on their weights (0.1)."),
-    click.option("--eta", type=float,
-                 help="--map supervised: share of the kernel's loss beside that of the prediction (0 or 10, tried)."),
-    click.option("--prediction-loss", type=click.Choice(["auto", "squared", "hinge", "logistic"]), default="auto",
-                 show_default=True, help="--map supervised: what frequencies are learned by; auto goes with --loss."),
-    click.option("--scaling", default="auto", show_default=True,
-                 help="auto, none, standard, minmax, quantile, log or pca."),
-    click.option("--bits", default="auto", show_default=True,
-                 help="Precision of features: auto, 7, 8, 12, float32 or float64."),
-    click.option("--lambda", "ridge", type=float, help="Ridge penalty; chosen on hold-out rows by default."),
-    click.option("--solver", type=click.Choice(["auto", "cholesky", "cg", "newton", "sgd"]), default="auto",
-                 show_default=True, help="cholesky sums a D x D matrix in one pass; cg passes over the rows some twenty"
-                                         " times instead; newton and sgd are for other losses."),
-    click.option("--preconditioner", type=click.Choice(["auto", "sample", "nystrom"]), default="auto",
-                 show_default=True, help="What speeds up cg and newton: the factor of a sample of rows, or a sketch."),
-    click.option("--loss", type=click.Choice(["squared", "hinge", "squared-hinge", "logistic", "huber", "quantile"]),
-                 default="squared", show_default=True, help="What is minimised."),
-    click.option("--quantile", type=float, default=0.5, show_default=True,
-                 help="--loss quantile: the quantile to predict."),
-    click.option("--huber-epsilon", type=float, default=1.35, show_default=True,
-                 help="--loss huber: residuals beyond so many of their robust deviations count linearly."),
-    click.option("--class-weight", type=click.Choice(["balanced"]),
-                 help="Let every class count for as much, however few rows it has."),
-    click.option("--epochs", type=int, help="--solver sgd: most passes over the rows (10); hold-out rows stop them."),
-    click.option("--parts", "shards", type=int,
-                 help="--solver sgd: parts of the rows that run side by side and are averaged (1)."),
-    task_option,
-    click.option("--holdout", type=float, help="Share of rows that choose lambda (a tenth, at most 20,000 rows)."),
-    click.option("--cv", type=int, metavar="K", help="Choose lambda by K-fold cross-validation, in the same one pass."),
-    nan_option,
-    click.option("--pilot", type=click.Choice(["auto", "none"]), default="auto", show_default=True,
-                 help="Choose settings on a sample of rows, or use the documented defaults."),
-    click.option("--seed", type=int, default=0, show_default=True,
-                 help="Another number draws other features, sample and hold-out rows."),
-)  # fmt: skip
+
+class OneOf(click.ParamType):
+    """A name that the recipe checks; here it is shown, and completed by the shell."""
+
+    name = "name"
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return f"[{'|'.join(self.names)}]"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+
+
+def setting_option(setting: Field[Any]) -> Callable[[F], F]:
+    """The option of one setting of the recipe: everything about it is said there."""
+    known, default = about(setting), setting.default
+    names = known.allowed(default)
+    kind: Any = OneOf(names) if names else next((each for each in (int, float) if each.__name__ in setting.type), str)
+    return click.option(
+        flag_of(setting), setting.name, type=kind, default=default, show_default=default is not None,
+        metavar=known.metavar, help=known.help,
+    )  # fmt: skip
+
+
+def settings_named(*names: str) -> Callable[[F], F]:
+    """The options of some settings."""
+    return _stack(*(setting_option(each) for each in fields(Recipe) if each.name in names))
+
+
+recipe_options = _stack(*(setting_option(each) for each in fields(Recipe)), gamma_option)
+task_option, nan_option = settings_named("task"), settings_named("nan")
 
 run_options = _stack(
     click.option("--threads", type=click.IntRange(min=1), help="Threads to use; all cores by default."),
@@ -186,25 +158,33 @@ def _names(text: str | None) -> list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()] if text else None
 
 
-def make_recipe(options: dict[str, Any], *, comparable: bool = True) -> Any:
-    """A Recipe from the recipe options; gamma becomes a length scale. ``comparable``: random binning would do too."""
-    from streamrf.features.kernels import make_kernel
-    from streamrf.recipe import Recipe
-    from streamrf.support.errors import InputError
-
-    settle_map(options, comparable=comparable)
+def make_recipe(options: dict[str, Any]) -> Recipe:
+    """A Recipe from the recipe options; gamma becomes a length scale."""
     gamma = options.pop("gamma")
     if gamma is not None:
-        if options["kernel"] == "auto":
+        if options["kernel"] == AUTO:
             raise InputError("--gamma means another width for each kernel: name one, such as --kernel gaussian")
         kernel = make_kernel(options["kernel"], length_scale=options["length_scale"], gamma=gamma)
         options["length_scale"] = kernel.length_scale
+    _check_map(options)
     return Recipe(**options)
+
+
+def _check_map(options: dict[str, Any]) -> None:
+    """Refuse what was given for a map that is not asked for."""
+    given = [name for name in ("grids", "table_bits") if options.get(name) is not None]
+    if options["map"] == BINNING or (given and options["map"] == AUTO and options["D"] is None):
+        for name in FOURIER_ONLY:
+            if options.get(name) not in (None, AUTO):
+                raise InputError(f"--{name} {options[name]} is about Fourier features: leave it out with --map binning")
+    elif given:
+        what = f"--{given[0].replace('_', '-')} {options[given[0]]}"
+        why = f"--map {options['map']}" if options["map"] != AUTO else f"--D {options['D']}"
+        raise InputError(f"{what} is about random binning, and {why} asks for Fourier features: give one of them")
 
 
 def make_settings(options: dict[str, Any], out: Path) -> Any:
     """How the pass is carried out, from the run, memory and checkpoint options."""
-    from streamrf.support.errors import InputError
     from streamrf.support.storage.checkpoint import Checkpoint
     from streamrf.training.run import Settings
 

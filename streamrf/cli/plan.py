@@ -49,6 +49,8 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf plan data.zarr --D 20000 --scheduler tcp://head:8786
       streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
     """
+    from dataclasses import replace
+
     from streamrf.reports.compare.epsilon import assess
     from streamrf.support.progress import Reporter
     from streamrf.support.threads import Threads
@@ -59,16 +61,16 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     options.pop("quiet")
     cluster = pop_cluster(options)
     source = open_data(data, options, look=LOOK_ROWS)
-    recipe = make_recipe(options, comparable=epsilon is None)
+    recipe = make_recipe(options)
     outputs = max(1, source.n_outputs)
     with Threads(count) as threads:
         with cluster_engine(cluster, Reporter(), threads=threads.count, memory=budget) as engine:
-            sizes = {"threads": threads.count, "budget": budget, "keeps": engine is None}
+            sizes = {"threads": threads.count, "budget": budget, "local": engine is None}
             plan = plan_run(source, recipe, outputs=outputs, **sizes)
-            plan.workers = engine.needs(plan.reserved, plan.parts) if engine else None
-        fits = plan.projected <= plan.budget  # what does not fit is refused below, and not measured either
-        error = None if epsilon is None or not fits else assess(source, recipe, epsilon, delta, threads)
-        plan.seconds = estimate_run(plan, source, recipe, outputs, threads)
+            plan = replace(plan, workers=engine.needs(plan.reserved, plan.bytes) if engine else None)
+        # what does not fit is refused below, and not measured either
+        error = None if epsilon is None or not plan.fits else assess(source, recipe, epsilon, delta, threads)
+        plan = replace(plan, seconds=estimate_run(plan))
     if as_json:
         print_json(plan.to_json() | ({"kernel_error": error.to_json()} if error else {}))
     else:
@@ -81,7 +83,7 @@ def _show(data: str, plan: Any, error: Any) -> None:
     from streamrf.support.units import format_bytes, format_seconds
 
     rows = [("data", data), ("solver", plan.solver), ("why", plan.why), ("passes", str(plan.passes))]
-    rows += [("slots", plan.cache.why)] if plan.cache else []
+    rows += [("bin indices", plan.cache.why)] if plan.cache else []
     rows += [(f"memory, {stage}", format_bytes(size)) for stage, size in plan.stages.items()]
     rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
     rows += [(f"time, {stage}", format_seconds(value)) for stage, value in plan.seconds.items()]

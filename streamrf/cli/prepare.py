@@ -53,9 +53,13 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     labels = tuple(label.strip() for label in classes.split(",")) if classes else None
     with Threads(settings.threads) as threads:
         work = Work(threads, settings, make_reporter(quiet=quiet or as_json))
-        prepared = prepare(source, make_recipe(options, comparable=False), work, classes=labels)
+        prepared = prepare(source, make_recipe(options), work, classes=labels)
     save_prepared(prepared, out, overwrite=overwrite)
-    facts = {"prepared": str(out), "classes": len(prepared.coding.classes) or None, "digests": prepared.digests()}
+    facts = {
+        "prepared": str(out),
+        "classes": len(prepared.coding.classes) or None,
+        "digests": prepared.pipeline.digests(),
+    }
     if as_json:
         show({**facts, "chosen": chosen(prepared.recipe)}, as_json)
     else:

@@ -111,7 +111,7 @@ def report(statistics: Any, model: Any, out: Path, **facts: Any) -> dict[str, An
     found: dict[str, Any] = {"statistics" if model is None else "model": str(out), **facts}
     found |= {"rows": statistics.rows, "shards": len(statistics.ledger.shards()), "dropped": statistics.dropped}
     if model is not None:
-        found |= {"lambda": model.weights.ridge, "lambda_path": model.story.get("lambda_path")}
+        found |= {"lambda": model.weights.ridge, "lambda_path": model.metadata.get("lambda_path")}
     return found | {"exact": statistics.exact, "statistics_digest": statistics.digest()}
 
 

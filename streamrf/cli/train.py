@@ -134,7 +134,7 @@ def summary(out: Path, result: Any) -> dict[str, Any]:
     from streamrf.support import memory
     from streamrf.training.run import chosen
 
-    story = result.model.story
+    story = result.model.metadata
     return {
         "model": str(out), "rows": story["rows"], "map": result.model.map.kind, "D": result.model.map.n_features,
         "bits": result.model.recipe.bits,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamrf.data.columns.document import Columns
+from streamrf.support.errors import InputError
 
 LABEL_BYTES = 64  # a guess at a string label, for memory only
 
@@ -40,6 +41,13 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    @property
+    def targets(self) -> np.ndarray:
+        """y, where there must be one."""
+        if self.y is None:
+            raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
+        return self.y
 
     def take(self, rows: Any) -> Block:
         """The block of the chosen rows (a slice, a mask or positions)."""

@@ -20,6 +20,7 @@ from streamrf.support.errors import DataError, FileFormatError
 DIGITS = {"7": (6, 6), "8": (7, 5), "12": (11, 3)}  # bits of a digit, digits: 33 bits or more for a target
 RESOLUTION = 26  # bits that the targets seen in the scan take: the rest is head-room for later shards
 REGRESSION, CLASSIFICATION = "regression", "classification"
+TASKS = ("auto", REGRESSION, CLASSIFICATION)
 
 
 @njit(cache=True, nogil=True)
@@ -55,6 +56,13 @@ class TargetCoding:
     def classification(cls, classes: tuple[Any, ...]) -> TargetCoding:
         columns = 1 if len(classes) == 2 else len(classes)
         return cls(CLASSIFICATION, classes, np.zeros(columns), np.ones(columns))
+
+    def describe(self) -> str:
+        """One sentence about the task."""
+        if self.classes:
+            shown = ", ".join(map(str, self.classes[:5])) + (", ..." if len(self.classes) > 5 else "")
+            return f"classification into {len(self.classes)} classes ({shown})"
+        return "regression" + (f" of {self.outputs} outputs" if self.outputs > 1 else "")
 
     @property
     def outputs(self) -> int:

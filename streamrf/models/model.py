@@ -1,135 +1,176 @@
-"""The model: what remains of a run. Scaling, map, weights, and where they came from, in a file that is safe to load."""
+"""The model: what remains of a run. Pipeline, weights and metadata, in a file that is safe to load."""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import streamrf
-from streamrf.data.columns.document import Columns, names_from_json, names_to_json
+from streamrf.data.columns.document import Columns
 from streamrf.data.source import Source
-from streamrf.features.base import FeatureMap, RowScorer
+from streamrf.features.base import FeatureMap
 from streamrf.features.binning.map import BinningMap
-from streamrf.features.build import map_from_parts
+from streamrf.features.pipeline import Parts, Pipeline
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import Recipe
-from streamrf.solvers.ridge import Weights
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
+from streamrf.statistics.predictor import Predictor, Weights
 from streamrf.statistics.rowset import Ledger
-from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
 
+if TYPE_CHECKING:
+    from streamrf.models.uncertainty import Posterior
+
 KIND = "model"
+METADATA = "story"  # what model files call it, since the first version
 
 
 @dataclass
-class Model:
-    """Everything that prediction needs, and the story of how it was made."""
+class UntrainedModel:
+    """A model before its weights: a settled recipe, the pipeline, and how both were chosen.
+
+    A checkpoint holds it besides the sums, and sites must share it to add theirs.
+    """
 
     recipe: Recipe
-    scaling: Scaling
-    map: FeatureMap
-    coding: TargetCoding
-    weights: Weights
-    calibration: Calibration | None
-    feature_names: tuple[str, ...] | None
-    ledger: Ledger
-    story: dict[str, Any] = field(default_factory=dict)  # rows, hold-out metrics, pilot trials, seconds, memory, digest
-    columns: Columns | None = None  # how raw columns become the inputs, where they are not numbers as they come
-    target_names: tuple[str, ...] | None = None  # columns the targets came from, where they had names
-    posterior: Any = None  # how sure it is (streamrf.models.uncertainty), once that was asked for; not kept in the file
+    pipeline: Pipeline
+    metadata: dict[str, Any]
+
+    def to_parts(self) -> Parts:
+        document, arrays = self.pipeline.to_parts()
+        return {"recipe": self.recipe.to_json(), **document, METADATA: self.metadata}, arrays
+
+    @classmethod
+    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> UntrainedModel:
+        return UntrainedModel(
+            Recipe.from_json(document["recipe"]), Pipeline.from_parts(document, arrays), document[METADATA]
+        )
+
+    def trained(
+        self, weights: Weights, calibration: Calibration | None, ledger: Ledger, metadata: dict[str, Any]
+    ) -> Model:
+        """The model with these weights; ``metadata`` adds to what is known."""
+        predictor = Predictor(self.pipeline, weights, calibration)
+        recipe = self.recipe.with_(ridge=weights.ridge)
+        return Model(recipe, self.pipeline, {**self.metadata, **metadata}, predictor, ledger)
+
+    def with_metadata(self, **more: Any) -> UntrainedModel:
+        return replace(self, metadata={**self.metadata, **more})
+
+    @property
+    def scaling(self) -> Scaling:
+        return self.pipeline.scaling
+
+    @property
+    def map(self) -> FeatureMap:
+        return self.pipeline.map
+
+    @property
+    def coding(self) -> TargetCoding:
+        return self.pipeline.coding
+
+    @property
+    def columns(self) -> Columns | None:
+        return self.pipeline.columns
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        return self.pipeline.feature_names
+
+    @property
+    def target_names(self) -> tuple[str, ...] | None:
+        return self.pipeline.target_names
 
     @property
     def n_inputs(self) -> int:
-        return self.scaling.n_inputs
-
-    @property
-    def is_classifier(self) -> bool:
-        return self.coding.task == CLASSIFICATION
-
-    @cached_property
-    def _scorer(self) -> RowScorer:
-        return self.map.scorer(self.weights.coefficients, self.weights.intercept)
-
-    def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
-        """(n, outputs): decision scores, or predicted numbers, of inputs as they come."""
-        if X.shape[1] != self.n_inputs:
-            raise DataError(f"the data has {X.shape[1]} columns, the model was trained on {self.n_inputs}")
-        return self._scorer.scores(self.scaling.transform(X, self.map.precision.inputs), threads)
-
-    def deviations(self, X: np.ndarray, threads: Threads) -> np.ndarray:
-        """(n, outputs): the standard deviation of each prediction, of a model that has its posterior."""
-        return self.posterior.deviations(self.map, self.scaling.transform(X, self.map.precision.inputs), threads)
-
-    def codes(self, scores: np.ndarray) -> np.ndarray:
-        """Position of the most probable class."""
-        if self.calibration is None:
-            raise InputError("this model predicts numbers: it has no classes")
-        return self.calibration.logits(scores).argmax(axis=1)
-
-    def labels(self, codes: np.ndarray) -> np.ndarray:
-        return np.asarray(self.coding.classes)[codes]
-
-    def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """(n, classes)."""
-        if self.calibration is None:
-            raise InputError("this model predicts numbers: it has no probabilities")
-        return self.calibration.probabilities(scores)
+        return self.pipeline.n_inputs
 
     def check_fits(self, source: Source) -> None:
         """Refuse data whose columns are not the model's."""
-        check_columns(source, self.n_inputs, self.feature_names)
+        self.pipeline.check_columns(source)
+
+
+@dataclass
+class Model(UntrainedModel):
+    """Everything that prediction needs, and metadata: rows, hold-out metrics, pilot trials, seconds, memory, digest."""
+
+    predictor: Predictor
+    ledger: Ledger = field(default_factory=Ledger)
+    posterior: Posterior | None = None  # the uncertainty, once that was asked for; not kept in the file
+
+    @property
+    def weights(self) -> Weights:
+        return self.predictor.weights
+
+    @property
+    def calibration(self) -> Calibration | None:
+        return self.predictor.calibration
+
+    @property
+    def is_classifier(self) -> bool:
+        return self.predictor.is_classifier
+
+    def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
+        """(n, outputs): decision scores, or predicted numbers, of inputs as they come."""
+        return self.predictor.scores(X, threads)
+
+    def deviations(self, X: np.ndarray, threads: Threads) -> np.ndarray:
+        """(n, outputs): the standard deviation of each prediction, of a model that has its posterior."""
+        assert self.posterior is not None
+        return self.posterior.deviations(self.map, self.pipeline.scaled(X), threads)
+
+    def codes(self, scores: np.ndarray) -> np.ndarray:
+        """Position of the most probable class."""
+        return self.predictor.codes(scores)
+
+    def labels(self, codes: np.ndarray) -> np.ndarray:
+        return self.predictor.labels(codes)
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """(n, classes)."""
+        return self.predictor.probabilities(scores)
 
     def save(self, path: str | Path, *, state: GramState | None = None, overwrite: bool = False) -> None:
         """Write the model, and the statistics beside it where they are given."""
-        documents, arrays = self._parts()
+        document, arrays = self.to_parts()
         files = {"arrays": arrays}
         if state is not None:
             files["statistics"] = state.arrays()
-        write_archive(path, kind=KIND, documents={"model": documents}, arrays=files, overwrite=overwrite)
+        write_archive(path, kind=KIND, documents={"model": document}, arrays=files, overwrite=overwrite)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process as it is to a file: what is packed for this CPU stays here."""
-        return _revived, (*self._parts(), self.posterior)
+        return _revived, (*self.to_parts(), self.posterior)
 
-    def _parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        scaling, scaling_arrays = self.scaling.to_parts()
-        map, map_arrays = self.map.to_parts()
-        coding, coding_arrays = self.coding.to_parts()
-        arrays = {
-            **scaling_arrays, **map_arrays, **coding_arrays,
-            "weights.coefficients": np.ascontiguousarray(self.weights.coefficients),
-            "weights.intercept": self.weights.intercept,
-        }  # fmt: skip
+    def to_parts(self) -> Parts:
+        document, arrays = super().to_parts()
+        arrays["weights.coefficients"] = np.ascontiguousarray(self.weights.coefficients)
+        arrays["weights.intercept"] = self.weights.intercept
         if self.calibration is not None:
             arrays |= {"calibration.slope": self.calibration.slope, "calibration.shift": self.calibration.shift}
-        document = {
-            "recipe": self.recipe.to_json(), "scaling": scaling, "map": map, "targets": coding,
-            "ridge": self.weights.ridge, **names_to_json(self), "ledger": self.ledger.to_json(), "story": self.story,
-            "versions": versions(),
-        }  # fmt: skip
+        document |= {"ridge": self.weights.ridge, "ledger": self.ledger.to_json(), "versions": versions()}
         return document, arrays
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
         archive = read_archive(path, kind=KIND)
         try:
-            return cls._from_parts(archive.document("model"), archive.arrays("arrays"))
+            return cls.from_parts(archive.document("model"), archive.arrays("arrays"))
         except (KeyError, TypeError, IndexError) as error:
             raise FileFormatError(f"{path}: the model lacks a part or has one of the wrong kind ({error!r})") from error
 
     @classmethod
-    def _from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Model:
-        map, coding = map_from_parts(document["map"], arrays), TargetCoding.from_parts(document["targets"], arrays)
-        scaling = Scaling.from_parts(document["scaling"], arrays)
+    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Model:
+        pipeline = Pipeline.from_parts(document, arrays)
+        map, coding = pipeline.map, pipeline.coding
         coefficients, intercept = arrays["weights.coefficients"], arrays["weights.intercept"]
         if coefficients.shape != (map.n_features, coding.outputs) or intercept.shape != (coding.outputs,):
             raise FileFormatError(
@@ -138,27 +179,15 @@ class Model:
         calibration = None
         if coding.task == CLASSIFICATION:
             calibration = Calibration(arrays["calibration.slope"], arrays["calibration.shift"])
-        weights = Weights(coefficients, intercept, float(document["ridge"]))
-        return cls(
-            Recipe.from_json(document["recipe"]), scaling, map, coding, weights, calibration,
-            ledger=Ledger.from_json(document["ledger"]), story=document["story"], **names_from_json(document),
-        )  # fmt: skip
+        predictor = Predictor(pipeline, Weights(coefficients, intercept, float(document["ridge"])), calibration)
+        ledger = Ledger.from_json(document["ledger"])
+        return cls(Recipe.from_json(document["recipe"]), pipeline, document[METADATA], predictor, ledger)
 
 
-def _revived(document: dict[str, Any], arrays: dict[str, np.ndarray], posterior: Any) -> Model:
-    model = Model._from_parts(document, arrays)
+def _revived(document: dict[str, Any], arrays: dict[str, np.ndarray], posterior: Posterior | None) -> Model:
+    model = Model.from_parts(document, arrays)
     model.posterior = posterior
     return model
-
-
-def check_columns(source: Source, count: int, names: tuple[str, ...] | None) -> None:
-    """Refuse data with another number of columns, or with others than those named."""
-    if source.n_features != count:
-        raise DataError(f"the data has {source.n_features} columns, the model was trained on {count}")
-    if names and source.feature_names and names != source.feature_names:
-        missing = [name for name in names if name not in source.feature_names]
-        what = f"columns {', '.join(missing[:5])} are missing" if missing else "the columns are in another order"
-        raise MismatchError(f"the data does not match the model: {what}")
 
 
 def statistics_of(archive: Archive) -> dict[str, np.ndarray]:
@@ -171,12 +200,12 @@ def statistics_of(archive: Archive) -> dict[str, np.ndarray]:
 def _why_no_statistics(recipe: dict[str, Any]) -> str:
     if recipe["map"] == BinningMap.kind:
         return (
-            "is a model of random binning, which has no sums that rows can join or leave: train anew on the rows you"
-            " want, or with Fourier features (--D)"
+            "is a model of random binning, which has no sums that rows can join or leave: retrain on the rows you want,"
+            " or with Fourier features (--D)"
         )
     if recipe.get("solver", "cholesky") not in ("auto", "cholesky"):
-        return f"was fitted by --solver {recipe['solver']}, which leaves no sums: train anew with --solver cholesky"
-    return "was saved without its statistics (--no-statistics, or weights of rows): train anew to have them"
+        return f"was fitted by --solver {recipe['solver']}, which leaves no sums: retrain with --solver cholesky"
+    return "was saved without its statistics (--no-statistics, or weights of rows): retrain to have them"
 
 
 def versions() -> dict[str, str]:

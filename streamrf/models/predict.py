@@ -93,7 +93,7 @@ def evaluate_rows(
 ) -> dict[str, Any]:  # fmt: skip
     """Metrics of the model on every row of the source."""
     model.check_fits(source)
-    statistic = Scores(model)
+    statistic = Scores(model.predictor)
     job = Pass.start(statistic, source, nan=nan)
     reporter.started("evaluating", source.n_rows, 0)
     engine = engine or LocalEngine(threads)

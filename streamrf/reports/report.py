@@ -14,7 +14,6 @@ from streamrf.reports.plots import load_matplotlib
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds
-from streamrf.training.run import describe_targets
 
 
 @dataclass
@@ -71,12 +70,12 @@ def make_report(
 def lead(model: Model) -> str:
     """One sentence about what it is."""
     kind = model.recipe.kernel
-    return f"{describe_targets(model.coding)}, {format_count(model.n_inputs)} inputs, {kind} kernel.".capitalize()
+    return f"{model.coding.describe()}, {format_count(model.n_inputs)} inputs, {kind} kernel.".capitalize()
 
 
 def tiles(evidence: Evidence) -> list[tuple[str, str]]:
     """The figures people look for first."""
-    model, story = evidence.model, evidence.model.story
+    model, story = evidence.model, evidence.model.metadata
     found = [("rows", format_count(story["rows"]))] if story.get("rows") else []
     if hasattr(model.map, "n_features"):
         found.append(("features", f"{format_count(model.map.n_features)} at {model.recipe.bits} bits"))

@@ -1,33 +1,36 @@
-"""A route leads from everything that is fixed to weights: which passes, which sums, which solver."""
+"""A solver leads from a pipeline to weights: which passes, which sums, what memory and time, and the fit itself."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from streamrf.data.source import Source
-from streamrf.models.prepared import Prepared
-from streamrf.recipe import Recipe
+from streamrf.features.pipeline import Pipeline
 from streamrf.solvers.passes import Passes
-from streamrf.solvers.plan import Plan
-from streamrf.solvers.ridge import Weights
+from streamrf.solvers.plan import Plan, Sizes
+from streamrf.solvers.settings import SolverSettings
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
+from streamrf.statistics.predictor import Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+
+FOURIER = "fourier"  # every map but random binning
 
 
 @dataclass
 class Run:
-    """What every route works with."""
+    """What every solver works with."""
 
-    asked: Recipe  # with its autos
-    prepared: Prepared
+    asked: SolverSettings  # with its autos
+    recipe: SolverSettings  # settled
+    pipeline: Pipeline
     plan: Plan
     passes: Passes
     threads: Threads
@@ -52,23 +55,56 @@ class Run:
 
 @dataclass
 class Fitted:
-    """What a route arrives at; ``gram`` are the sums of all rows, where there are any worth keeping."""
+    """What a solver arrives at; ``gram`` are the sums of all rows, where there are any worth keeping."""
 
     weights: Weights
     rows: int
     digest: str  # SHA-256 of the exact sums: equal digests mean equal bits
     calibration: Calibration | None = None
     gram: GramState | None = None
-    story: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class Route(ABC):
-    """One way to fit."""
+class Solver(ABC):
+    """One way to fit. A subclass with a ``name`` is one that recipes can ask for."""
+
+    name: ClassVar[str]
+    losses: ClassVar[tuple[str, ...]] = ("squared",)
+    maps: ClassVar[str] = FOURIER  # or the kind of the map that it is for
+    weighs: ClassVar[bool] = True  # whether rows with weights have exact sums
+    preference: ClassVar[int] = 10  # of those that could do it, ``auto`` considers the lowest first
+    known: ClassVar[list[type[Solver]]] = []
+
+    def __init_subclass__(cls) -> None:
+        if "name" in cls.__dict__:
+            Solver.known.append(cls)
+            Solver.known.sort(key=lambda solver: solver.preference)
 
     def __init__(self, run: Run) -> None:
-        self.run, self.prepared, self.passes = run, run.prepared, run.passes
+        self.run, self.pipeline, self.recipe, self.passes = run, run.pipeline, run.recipe, run.passes
         self.threads, self.reporter = run.threads, run.reporter
+
+    @classmethod
+    @abstractmethod
+    def plan(cls, sizes: Sizes) -> Plan:
+        """The passes, and the memory that they and the solution take, from sizes alone; nothing is read."""
+
+    @classmethod
+    @abstractmethod
+    def estimate(cls, plan: Plan) -> Mapping[str, float]:
+        """Seconds of the stages pass and solve, from rates measured on this machine."""
 
     @abstractmethod
     def fit(self) -> Fitted:
-        """Pass over the rows and solve; with ``passes.kept``, go on from there."""
+        """Pass over the rows and solve; with ``passes.kept``, resume from there."""
+
+    @property
+    def first_ridge(self) -> float:
+        """The lambda to begin with."""
+        ridge = self.recipe.ridge
+        assert ridge is not None  # settled by the pilot or the defaults
+        return ridge
+
+    @property
+    def ridge_given(self) -> bool:
+        return self.run.asked.ridge is not None

@@ -1,27 +1,33 @@
-"""The route of conjugate gradients: one pass a step, no sum over all rows of D x D; lambda walks on where it ended."""
+"""Conjugate gradients: one pass a step, no sum over all rows of D x D; lambda walks on where it ended."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
 from streamrf.solvers.base import Fitted
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients
-from streamrf.solvers.iterative import Factor, IterativeRoute, under
-from streamrf.solvers.lambda_search import Trial, next_block
+from streamrf.solvers.iterative import Factor, IterativeSolver
+from streamrf.solvers.lambda_path import FIRST, LambdaTrial, next_block
 from streamrf.solvers.normal_system import NormalSystem
-from streamrf.solvers.ridge import Weights
+from streamrf.statistics.holdout import under
+from streamrf.statistics.predictor import Weights
 
 STEPS = 80  # for one block of lambdas
 TOLERANCE = 1e-4  # what may be left of the right-hand side
 GAIN, PATIENCE = 0.0005, 4  # steps that do not lower the error on hold-out rows by this share in so many end it
-CG, BEST = "cg/", "best"
+STATE, BEST = "cg/", "best"
 
 
-class CGRoute(IterativeRoute):
+class CG(IterativeSolver):
     """(S + lambda I) w = c by passes of products with S. Several lambdas share the passes, as several outputs do."""
+
+    name = "cg"
+    preference = 1
+    usual_passes = 25
+    lambdas = len(FIRST)
+    vectors = 12 * lambdas
 
     def fit(self) -> Fitted:
         state = self.open()
@@ -29,23 +35,23 @@ class CGRoute(IterativeRoute):
             self._restore()
             self._search(self.factor(state))
             weights = self.moments.weights(self._best, self._best_trial.ridge)
-        story = {"solver": {"name": "cg", "preconditioner": self.recipe.preconditioner, "path": self._path()}}
-        return self.finish(state, weights, story)
+        path = [asdict(trial) for trial in self._tried]
+        return self.finish(state, weights, {"preconditioner": self.recipe.preconditioner, "path": path})
 
     def _restore(self) -> None:
-        """Where the search stood, if this run goes on with another."""
-        self._tried: list[Trial] = []
+        """Where the search stood, if this run resumes another."""
+        self._tried: list[LambdaTrial] = []
         self._best = np.zeros_like(self.moments.cross)
         self._resumed: CGState | None = None
         kept = self.kept("cg")
         if kept:
             document, arrays = kept
-            self._tried = [Trial(**trial) for trial in document["tried"]]
-            self._best, self._resumed = arrays[BEST], CGState.load(under(arrays, CG))
+            self._tried = [LambdaTrial(**trial) for trial in document["tried"]]
+            self._best, self._resumed = arrays[BEST], CGState.load(under(arrays, STATE))
 
     def _search(self, factor: Factor) -> None:
         cg: ConjugateGradients | None = None
-        fixed = self.run.asked.ridge is not None or self.holdout is None
+        fixed = self.ridge_given or self.holdout is None
         while (ridges := next_block(self.first_ridge, self._tried, fixed)) is not None:
             cg = self._begun(cg, ridges, factor)
             self._keep(cg.state)
@@ -61,7 +67,7 @@ class CGRoute(IterativeRoute):
         for ridge, solution, score in zip(ridges, self._blocks(solutions), scores.tolist(), strict=True):
             if all(score < trial.score for trial in self._tried):
                 self._best = solution.copy()
-            self._tried.append(Trial(ridge, score, steps))
+            self._tried.append(LambdaTrial(ridge, score, steps))
             judged = f", hold-out squared error {score:.4g}" if self.holdout is not None else ""
             self.reporter.note(f"lambda {ridge:.3g}: {steps} steps{judged}")
 
@@ -88,7 +94,7 @@ class CGRoute(IterativeRoute):
         return ConjugateGradients(cg.system, cg.ridge[rows, 0], cg.preconditioner, begun)
 
     def _keep(self, state: CGState) -> None:
-        arrays = {CG + name: array for name, array in state.arrays().items()}
+        arrays = {STATE + name: array for name, array in state.arrays().items()}
         self.keep("cg", {"tried": [asdict(trial) for trial in self._tried]}, {**arrays, BEST: self._best})
 
     def _blocks(self, solution: np.ndarray) -> np.ndarray:
@@ -98,19 +104,15 @@ class CGRoute(IterativeRoute):
     def _errors(self, solution: np.ndarray) -> np.ndarray:
         """For each lambda the squared error on the hold-out rows, as a share of the variance of the targets."""
         assert self.holdout is not None
-        assert self.holdout.y is not None
         several = [self.moments.weights(part, 0.0) for part in self._blocks(solution)]
         together = Weights(
             np.concatenate([one.coefficients for one in several], axis=1),
             np.concatenate([one.intercept for one in several]), 0.0,
         )  # fmt: skip
         scores = self.holdout_scores(together).reshape(len(self.holdout), len(several), -1)
-        errors = ((scores - self.holdout.y[:, None, :]) ** 2).sum(axis=2)
+        errors = ((scores - self.holdout.targets[:, None, :]) ** 2).sum(axis=2)
         return self.holdout_weights @ errors / max(float(self.moments.target_variance.sum()), np.finfo(float).tiny)
 
     @property
-    def _best_trial(self) -> Trial:
+    def _best_trial(self) -> LambdaTrial:
         return min(self._tried, key=lambda trial: trial.score)
-
-    def _path(self) -> list[dict[str, Any]]:
-        return [asdict(trial) for trial in self._tried]

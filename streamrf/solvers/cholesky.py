@@ -1,22 +1,31 @@
-"""The direct route: one pass of exact Gram sums, then a Cholesky factorisation for every lambda that is tried."""
+"""One pass of exact Gram sums, then a Cholesky factorisation for every lambda that is tried."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from streamrf.data.source import Block
-from streamrf.solvers.base import Fitted, Route
+from streamrf.features.targets import DIGITS
+from streamrf.solvers.base import Fitted, Solver
 from streamrf.solvers.judging import Unseen, as_read, judge, shares, weighed
-from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk
-from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
+from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, total_of
+from streamrf.solvers.plan import PASS, SOLVE, SPAN_ROWS, Part, Plan, Sizes, holdout_parts, reading_parts
+from streamrf.solvers.rates import rates_of_this_machine
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.calibration import Calibration
-from streamrf.statistics.fitting import Fitting, FittingState
-from streamrf.statistics.folds import Folds, FoldsState, fold_of
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, worst_work_bytes
+from streamrf.statistics.holdout import Folds, FoldsState, Holdout, HoldoutState, fold_of
+from streamrf.statistics.predictor import Weights
 from streamrf.statistics.weighting import Weighting
 from streamrf.support.errors import DataError
+from streamrf.support.settings import AUTO
+
+LOWER_D = "lower --D"
+LAMBDAS = 6  # that are tried, most often
 
 
 @dataclass
@@ -26,102 +35,128 @@ class Verdict:
     ridge: float
     calibration: Calibration | None
     gram: GramState
-    story: dict[str, Any]
+    metadata: dict[str, Any]
 
 
-class DirectRoute(Route):
+class Cholesky(Solver):
     """Z'Z and Z'y of all rows; hold-out rows or folds choose lambda and then join, for free."""
 
+    name = "cholesky"
+    weighs = False
+    preference = 0
+
+    @classmethod
+    def plan(cls, sizes: Sizes) -> Plan:
+        D, layout, folds = sizes.recipe.D, gram_layout(sizes), sizes.recipe.cv
+        state = 8 * layout.length
+        parts = {
+            "statistics": Part(state * (folds or 1), (PASS, SOLVE), LOWER_D),
+            "total": Part(state if folds else 0, (SOLVE,), LOWER_D),
+            "matrix": Part(RidgeSolver.matrix_bytes(D), (SOLVE,), LOWER_D),
+            "block": Part(block_bytes(sizes, layout), (PASS, SOLVE), LOWER_D),
+        }
+        reading, span_bytes = reading_parts(sizes, sizes.budget - sizes.reserved - parts["statistics"].bytes, (PASS,))
+        why = f"the {D} x {D} system fits in memory, and one pass of exact sums solves it for every lambda"
+        parts |= {**reading, **holdout_parts(sizes)}
+        return Plan(sizes, cls.name, why, parts, 1 + sizes.scaling_passes, SPAN_ROWS, span_bytes)
+
+    @classmethod
+    def estimate(cls, plan: Plan) -> Mapping[str, float]:
+        sizes, recipe = plan.sizes, plan.sizes.recipe
+        rates = rates_of_this_machine(recipe.bits, sizes.threads)
+        n, D = sizes.rows, recipe.D
+        compute = n * D / rates.features(sizes.source.n_features) + n * float(gram_layout(sizes).size) ** 2 / rates.gram
+        lambdas = 1 if recipe.ridge is not None else LAMBDAS
+        solves = 1 + lambdas if not recipe.cv else recipe.cv * (lambdas + 1) + 2
+        return {
+            "pass": max(compute, n * sizes.row_bytes / rates.read) * plan.passes,
+            "solve": solves * (D**3 / 3.0 / rates.factor + D * D * 8 / 5e9),
+        }
+
     def fit(self) -> Fitted:
-        with self.run.timed("pass"):
-            state = self.sums()
-        if state.rows < 2:
-            raise DataError(f"{state.rows} usable rows: at least two are needed to fit a model")
+        folds = self.run.asked.cv
+        verdict = self._by_folds(folds) if folds else self._by_holdout()
         with self.run.timed("solve"):
-            verdict = self._by_folds(state) if isinstance(state, FoldsState) else self._by_holdout(state)
             weights = self._solve(verdict)
-        return Fitted(
-            weights,
-            verdict.gram.rows,
-            verdict.gram.digest(),
-            verdict.calibration,
-            verdict.gram if self._weighting.plain else None,  # sums of weighted rows cannot be added to later
-            verdict.story,
-        )
+        gram = verdict.gram if self._weighting.plain else None  # sums of weighted rows cannot be added to later
+        return Fitted(weights, verdict.gram.rows, verdict.gram.digest(), verdict.calibration, gram, verdict.metadata)
 
-    def sums(self) -> FittingState | FoldsState:
+    def sums(self) -> HoldoutState[GramState]:
         """One pass."""
-        statistic: Any = self._statistic()
-        return self.passes.sum(statistic)
-
-    def _statistic(self) -> Fitting | Folds:
-        share, seed, folds = self.run.plan.holdout, self.prepared.recipe.seed, self.run.asked.cv
-        starts = self.run.shard_starts
-        return Folds(self._gram(), folds, share, seed, starts) if folds else Fitting(self._gram(), share, seed, starts)
+        with self.run.timed("pass"):
+            return self.passes.sum(
+                Holdout(self._gram(), self.run.plan.holdout, self.recipe.seed, self.run.shard_starts)
+            )
 
     def _gram(self) -> Gram:
-        prepared = self.prepared
-        weights = self._weighting.class_weights
-        return Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, self.threads.count, weights)
+        pipeline, weights = self.pipeline, self._weighting.class_weights
+        return Gram.on_this_machine(pipeline.scaling, pipeline.map, pipeline.coding, self.threads.count, weights)
 
     @cached_property
     def _weighting(self) -> Weighting:
-        return Weighting.of(self.run.source, self.prepared.coding, self.prepared.recipe.class_weight)
+        return Weighting.of(self.run.source, self.pipeline.coding, self.recipe.class_weight)
 
-    def _by_holdout(self, state: FittingState) -> Verdict:
+    def _by_holdout(self) -> Verdict:
         """Rows that were held out choose; then they are in."""
-        verdict = Verdict(self._first_ridge, None, state.gram, {"holdout": None})
-        holdout = state.holdout.table()
-        if holdout is not None and state.gram.rows >= 2:
-            unseen = self._weighed(holdout)
-            path = self._path(state.gram, unseen)
-            verdict.ridge = self._walk(path)
-            verdict.story["lambda_path"] = path.table()
-            verdict.calibration, verdict.story["holdout"] = judge(self.prepared, [(path.weights, unseen)], self.threads)
-        if holdout is not None:  # bits equal to never having been held out
-            self._gram().update(state.gram, as_read(self.prepared.coding, holdout), self.threads)
+        state = self.sums()
+        check_rows(state.rows)
+        verdict = Verdict(self.first_ridge, None, state.sums, {"holdout": None})
+        with self.run.timed("solve"):
+            holdout = state.holdout.table()
+            if holdout is not None and state.sums.rows >= 2:
+                unseen = self._weighed(holdout)
+                path = self._path(state.sums, unseen)
+                verdict.ridge = self._walk(path)
+                verdict.metadata["lambda_path"] = path.table()
+                verdict.calibration, verdict.metadata["holdout"] = judge(
+                    self.pipeline, [(path.weights, unseen)], self.threads
+                )
+            if holdout is not None:  # bits equal to never having been held out
+                self._gram().update(state.sums, as_read(self.pipeline.coding, holdout), self.threads)
         return verdict
 
-    def _by_folds(self, state: FoldsState) -> Verdict:
-        path = FoldPath(state, self.prepared.map, self.prepared.coding, self.threads)
-        ridge = self._walk(path)
-        parts = self._out_of_fold(path, state)
-        calibration, metrics = judge(self.prepared, parts, self.threads) if parts else (None, None)
-        story = {"holdout": metrics, "cross_validation": path.story()}
-        del path  # and with it a matrix and a state
-        return Verdict(ridge, calibration, state.total(), story)
+    def _by_folds(self, folds: int) -> Verdict:
+        statistic = Folds(self._gram(), folds, self.recipe.seed)
+        share, seed, starts = self.run.plan.holdout, self.recipe.seed, self.run.shard_starts
+        with self.run.timed("pass"):
+            state: HoldoutState[FoldsState[GramState]] = self.passes.sum(
+                Holdout(statistic, share, seed, starts, apart=False)
+            )
+        check_rows(state.rows)
+        with self.run.timed("solve"):
+            path = FoldPath(state.sums.folds, self.pipeline.map, self.pipeline.coding, self.threads)
+            ridge = self._walk(path)
+            parts = self._out_of_fold(path, state)
+            calibration, metrics = judge(self.pipeline, parts, self.threads) if parts else (None, None)
+            metadata = {"holdout": metrics, "cross_validation": path.summary()}
+            del path  # and with it a matrix and a state
+            return Verdict(ridge, calibration, total_of(state.sums.folds), metadata)
 
-    def _out_of_fold(self, path: FoldPath, state: FoldsState) -> list[Unseen]:
+    def _out_of_fold(self, path: FoldPath, state: HoldoutState[FoldsState[GramState]]) -> list[Unseen]:
         """The rows kept of each fold, with weights that have not seen it."""
-        kept = state.kept.table()
+        kept = state.holdout.table()
         if kept is None:
             return []
-        kept = self._weighed(kept)
-        place = fold_of(kept.index, len(state.folds), self.prepared.recipe.seed)
-        present = [number for number in range(len(state.folds)) if (place == number).any()]
-        return [(path.weights_without(state.folds[i], path.ridge), kept.take(place == i)) for i in present]
+        kept, folds = self._weighed(kept), state.sums.folds
+        place = fold_of(kept.index, len(folds), self.recipe.seed)
+        present = [number for number in range(len(folds)) if (place == number).any()]
+        return [(path.weights_without(folds[i], path.ridge), kept.take(place == i)) for i in present]
 
     def _weighed(self, rows: Block) -> Block:
-        return weighed(self.prepared.coding, rows, self._weighting)
+        return weighed(self.pipeline.coding, rows, self._weighting)
 
     def _walk(self, path: LambdaWalk) -> float:
         """The best lambda of a path; one that was asked for is only judged."""
-        ridge = path.choose(self._first_ridge, fixed=self.run.asked.ridge is not None)
+        ridge = path.choose(self.first_ridge, fixed=self.ridge_given)
         self.reporter.note(f"lambda {ridge:.3g} ({len(path.tried)} tried)")
         return ridge
 
-    @property
-    def _first_ridge(self) -> float:
-        ridge = self.prepared.recipe.ridge
-        assert ridge is not None  # settled by the pilot or the defaults
-        return ridge
-
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
-        X = self.prepared.scaled(holdout.X)
-        return HoldoutPath(self._solver(gram), self.prepared.map, X, holdout.y, shares(holdout))  # type: ignore[arg-type]
+        X = self.pipeline.scaled(holdout.X)
+        return HoldoutPath(self._solver(gram), self.pipeline.map, X, holdout.targets, shares(holdout))
 
     def _solver(self, gram: GramState) -> RidgeSolver:
-        equations = NormalEquations.from_state(gram, self.prepared.map, self.prepared.coding)
+        equations = NormalEquations.from_state(gram, self.pipeline.map, self.pipeline.coding)
         return RidgeSolver(equations, self.threads)
 
     def _solve(self, verdict: Verdict) -> Weights:
@@ -135,3 +170,21 @@ class DirectRoute(Route):
                 f" {weights.rank:.0f} of {len(weights.coefficients)}): solved at {weights.ridge + weights.jitter:.3g}"
             )
         return weights
+
+
+def check_rows(rows: int) -> None:
+    if rows < 2:
+        raise DataError(f"{rows} usable rows: at least two are needed to fit a model")
+
+
+def gram_layout(sizes: Sizes) -> Layout:
+    digits = 1 if sizes.classes else max(count for _, count in DIGITS.values())
+    return Layout(sizes.recipe.D + 1 + sizes.outputs * digits)
+
+
+def block_bytes(sizes: Sizes, layout: Layout) -> int:
+    """Features of one block of rows, its scaled inputs, and what the product needs."""
+    bits = sizes.recipe.bits
+    widest = 8 if bits in (AUTO, "float64") else 4 if bits == "float32" else 2
+    row = widest * (layout.size + 64) + 8 * sizes.source.n_features
+    return PRODUCT_ROWS * row + worst_work_bytes(bits, layout, sizes.threads)

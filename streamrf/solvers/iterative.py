@@ -1,40 +1,119 @@
-"""What iterative routes share: a first pass, a sample that preconditions, hold-out rows that judge."""
+"""What iterative solvers share: a first pass, a sample that preconditions, hold-out rows that judge; and their plan."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Block, Source
-from streamrf.features.scores import Scorer, scored_width
-from streamrf.solvers.base import Fitted, Route, Run
+from streamrf.features.precision import make_precision
+from streamrf.features.scores import Scorer, batch_rows, scored_width
+from streamrf.solvers.base import Fitted, Run, Solver
 from streamrf.solvers.judging import judge, shares, weighed
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem
+from streamrf.solvers.plan import PASS, SLACK, SOLVE, SPAN_ROWS, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
-from streamrf.solvers.ridge import Weights
-from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, sample_rows
+from streamrf.solvers.rates import rates_of_this_machine
+from streamrf.solvers.settings import SolverSettings
+from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, preconditioner_bytes, sample_rows
 from streamrf.statistics.calibration import Calibration
-from streamrf.statistics.gradient import Gradient, Pull
+from streamrf.statistics.gradient import KEPT_BYTES, Gradient, GradientState, Pull
+from streamrf.statistics.holdout import Holdout, HoldoutState, under
 from streamrf.statistics.kept_features import KeptFeatures
-from streamrf.statistics.opening import Opening, OpeningState
+from streamrf.statistics.predictor import Weights
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import numbers_chosen
 from streamrf.statistics.weighting import Weighting
 from streamrf.support.errors import DataError
+from streamrf.support.settings import AUTO
 from streamrf.support.threads import ALONE
 
-OPENING, SKETCH = "opening/", "sketch/"
+OPENING, SKETCH = "opening/", "sketch/"  # what checkpoints call the first pass and the products of a sketch
 SAMPLE = "sample rows"
 Factor = SampleFactor | PrimalFactor | NystromFactor
 SKETCH_NOISE = 1e-7  # of a pass: scores are summed in float32
+LOWER_D = "lower --D"
+PULLING, EACH = 0.15, 0.11  # scores and pulls, and those of each output, in units of the cosines of a pass
 
 
-class IterativeRoute(Route):
+class IterativeSolver(Solver):
     """Passes of gradients; ``keep`` remembers what a resumed run must know besides the pass it was in."""
+
+    usual_passes: ClassVar[int]  # hold-out rows end them
+    vectors: ClassVar[int]  # arrays of outputs x D, float64, that are alive
+    lambdas: ClassVar[int] = 1  # that share a pass
+
+    @classmethod
+    def plan(cls, sizes: Sizes) -> Plan:
+        parts = cls._own_parts(sizes)
+        fixed = sum(part.bytes for name, part in parts.items() if name != "rows that precondition")
+        reading, span_bytes = reading_parts(sizes, sizes.budget - sizes.reserved - fixed)
+        parts |= {**reading, **holdout_parts(sizes)}
+        passes = 1 + sizes.scaling_passes + (sizes.recipe.epochs or cls.usual_passes)
+        plan = Plan(sizes, cls.name, cls._why(sizes), parts, passes, SPAN_ROWS, span_bytes)
+        kept = cls._kept_bytes(sizes, int(plan.room / SLACK)) if sizes.local else 0
+        return plan.with_parts(parts={"features kept": Part(kept, (PASS, SOLVE), LOWER_D)})
+
+    @classmethod
+    def _own_parts(cls, sizes: Sizes) -> dict[str, Part]:
+        recipe = replace(sizes.recipe, solver=cls.name)
+        D, item, outputs = recipe.D, feature_bytes(recipe), sizes.outputs
+        rows = sizes.sample or sample_rows(recipe, sizes.rows, sizes.budget - sizes.reserved)
+        kept, widest = min(drawn_rows(recipe, rows), sizes.rows), max(outputs + 1, 3 * outputs)
+        columns = max(widest, rows) if is_sketched(recipe) else widest
+        block = sizes.threads * (2 * columns * 8 + batch_rows(item * (D + 64), KEPT_BYTES) * item) * (D + 64)
+        drawn = 3 * kept * (max(sizes.row_bytes, 4 * sizes.source.n_features) + 8 * outputs + 16)
+        return {
+            "statistics": Part(max(columns * 8 * (D + 64), cls._end_bytes(sizes)), (PASS, SOLVE), LOWER_D),
+            "block": Part(block, (PASS, SOLVE), LOWER_D),
+            "vectors": Part(cls.vectors * outputs * 8 * D, (PASS, SOLVE), LOWER_D),
+            "preconditioner": Part(preconditioner_bytes(recipe, rows), (SOLVE,), LOWER_D),
+            "rows that precondition": Part(drawn, (PASS, SOLVE), LOWER_D),
+        }
+
+    @classmethod
+    def _end_bytes(cls, sizes: Sizes) -> int:
+        """Of what a pass ends with, where that is more than a gradient."""
+        return 0
+
+    @classmethod
+    def _kept_bytes(cls, sizes: Sizes, room: int) -> int:
+        """What the features of all rows take, if that fits into the room that is left; nothing where it does not."""
+        needed = KeptFeatures.nbytes(sizes.rows, sizes.recipe.D, feature_bytes(sizes.recipe))
+        needed += Remembered.nbytes(sizes.source)
+        return needed if needed <= room else 0
+
+    @classmethod
+    def _why(cls, sizes: Sizes) -> str:
+        if sizes.recipe.loss != "squared":
+            return f"the {sizes.recipe.loss} loss is fitted by passes of gradients"
+        if sizes.recipe.solver == cls.name:
+            return "as asked for"
+        return "rows have weights, with which only the sums of gradients are exact"
+
+    @classmethod
+    def estimate(cls, plan: Plan) -> Mapping[str, float]:
+        """Time of the passes, and of the preconditioner; features that are kept are made once."""
+        sizes, recipe = plan.sizes, replace(plan.sizes.recipe, solver=cls.name)
+        rates = rates_of_this_machine(recipe.bits, sizes.threads)
+        n, D, d = sizes.rows, recipe.D, sizes.source.n_features
+        features, reading = n * D / rates.features(d), n * sizes.row_bytes / rates.read
+        together = sizes.outputs * (cls.lambdas if recipe.ridge is None else 1)
+        pulling = n * D * (PULLING + EACH * together) / rates.cosines
+        m = sample_rows(recipe, n, sizes.budget - sizes.reserved)
+        if is_sketched(recipe):
+            sketch = max(features + n * D * (PULLING + EACH * m) / rates.cosines, reading)
+        else:  # a Gram matrix of features or of rows, and its factor
+            few, many = sorted((m, D))
+            sketch = float(few) * few * many / rates.gram + float(few) ** 3 / 3 / rates.factor
+        step = pulling if plan.keeps_features else max(features + pulling, reading)
+        return {"pass": max(features, reading), "solve": sketch + (recipe.epochs or cls.usual_passes) * step}
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -42,25 +121,15 @@ class IterativeRoute(Route):
         self._summed = -1  # rows that every pass sums, once the first has counted them
         self.calibration: Calibration | None = None  # where scores need none, or nothing is held out
 
-    @property
-    def recipe(self) -> Any:
-        return self.prepared.recipe
-
     @cached_property
     def weighting(self) -> Weighting:
-        return Weighting.of(self.run.source, self.prepared.coding, self.recipe.class_weight)
-
-    @property
-    def first_ridge(self) -> float:
-        ridge = self.recipe.ridge
-        assert ridge is not None  # settled by the pilot or the defaults
-        return ridge
+        return Weighting.of(self.run.source, self.pipeline.coding, self.recipe.class_weight)
 
     def gradient(self, pull: Pull, coefficients: np.ndarray, intercept: np.ndarray) -> Gradient:
         """How rows pull, those that are held out apart."""
-        prepared, weighting = self.prepared, self.weighting
+        pipeline, weighting = self.pipeline, self.weighting
         return Gradient(
-            prepared.scaling, prepared.map, prepared.coding, pull, coefficients, intercept, self.run.source.n_rows,
+            pipeline.scaling, pipeline.map, pipeline.coding, pull, coefficients, intercept, self.run.source.n_rows,
             self.run.plan.holdout, self.recipe.seed, weighting.heaviest, weighting.class_weights, self._features,
         )  # fmt: skip
 
@@ -68,7 +137,7 @@ class IterativeRoute(Route):
     def _features(self) -> KeptFeatures | None:
         if not self.run.plan.keeps_features:
             return None
-        map = self.prepared.map
+        map = self.pipeline.map
         rows, share = self.run.source.n_rows, self.run.plan.holdout
         apart = numbers_chosen(rows, share, self.recipe.seed)
         return KeptFeatures(rows, scored_width(map), map.precision.features, apart)
@@ -87,12 +156,12 @@ class IterativeRoute(Route):
         kept = self.passes.kept
         return (kept.document, kept.arrays) if kept and kept.document.get("stage") == stage else None
 
-    def open(self) -> OpeningState:
+    def open(self) -> HoldoutState[GradientState]:
         """The first pass, or what it came to."""
-        pull = TargetPull(self.prepared.coding)
-        gradient = self.gradient(pull, np.zeros((self.prepared.map.n_features, 0)), np.zeros(0))
+        pull = TargetPull(self.pipeline.coding)
+        gradient = self.gradient(pull, np.zeros((self.pipeline.map.n_features, 0)), np.zeros(0))
         share = min(1.0, drawn_rows(self.recipe, self._sample_rows) / max(self.run.source.n_rows, 1))
-        statistic = Opening(gradient, share, self.run.shard_starts)
+        statistic = Holdout(gradient, self.run.plan.holdout, self.recipe.seed, self.run.shard_starts, share)
         kept = self.passes.kept
         if kept and kept.document.get("stage", "opening") != "opening":
             state = statistic.load(under(kept.arrays, OPENING))
@@ -100,11 +169,11 @@ class IterativeRoute(Route):
             self.keep("opening", {}, {})
             with self.run.timed("pass"):
                 state = self.passes.sum(statistic, "first pass", self.rows)
-        if state.gradient.rows < 2:
+        if state.sums.rows < 2:
             raise DataError(f"{state.rows} usable rows: at least two are needed to fit a model")
-        self._summed = state.gradient.rows
+        self._summed = state.sums.rows
         self._fixed |= {OPENING + name: array for name, array in state.arrays().items()}
-        self.moments = CentredMoments.from_state(state.gradient, gradient, self.prepared.map, self.prepared.coding)
+        self.moments = CentredMoments.from_state(state.sums, gradient, self.pipeline.map, self.pipeline.coding)
         self.holdout, self.sample = state.holdout.table(), state.sample.table()
         return state
 
@@ -116,23 +185,23 @@ class IterativeRoute(Route):
             return int(kept.document[SAMPLE])
         return sample_rows(self.recipe, self.run.source.n_rows, self.run.plan.budget - self.run.plan.reserved)
 
-    def factor(self, state: OpeningState) -> Factor:
+    def factor(self, state: HoldoutState[GradientState]) -> Factor:
         """What roughly inverts S: of a sample, or from a sketch of all rows."""
         if is_sketched(self.recipe):
             return self._sketched()
         sample = self.sample
         if sample is None:  # no row was drawn, of very few
             raise DataError(f"{state.rows} rows are too few for --solver {self.recipe.solver}: use --solver cholesky")
-        X = self.prepared.scaled(sample.X)
+        X = self.pipeline.scaled(sample.X)
         weights = self.weighed(sample).weights
-        map, mean = self.prepared.map, self.moments.mean
+        map, mean = self.pipeline.map, self.moments.mean
         if is_primal(map.n_features, len(X)):
             return PrimalFactor(SampleGram.of(map, X, self.threads, weights), mean, map.amplitudes, self.threads)
         return SampleFactor(SampleRows.of(map, X, mean, self.threads, weights), self.threads)
 
     def _sketched(self) -> NystromFactor:
         """One pass of products with random directions."""
-        D = self.prepared.map.n_features
+        D = self.pipeline.map.n_features
         test = random_directions(self._sample_rows, D, self.recipe.seed)
         kept = self.passes.kept
         if kept and SKETCH + "values" in kept.arrays:
@@ -155,11 +224,11 @@ class IterativeRoute(Route):
         """From features that are kept, where any are."""
         scorer, kept = self._scorer(weights), self._features
         if kept is None:
-            return scorer.scores(self.prepared.scaled(rows.X), self.threads)
+            return scorer.scores(self.pipeline.scaled(rows.X), self.threads)
 
         def features(part: slice, room: np.ndarray) -> np.ndarray:
             def make(out: np.ndarray) -> None:
-                self.prepared.map.compute(self.prepared.scaled(rows.X[part]), out, ALONE)
+                self.pipeline.map.compute(self.pipeline.scaled(rows.X[part]), out, ALONE)
 
             return kept.of(rows.index[part], room, make)
 
@@ -172,12 +241,12 @@ class IterativeRoute(Route):
         return self.scores_of(self.holdout, weights)
 
     def _scorer(self, weights: Weights) -> Scorer:
-        return Scorer(self.prepared.map, weights.coefficients, weights.intercept)
+        return Scorer(self.pipeline.map, weights.coefficients, weights.intercept)
 
     @cached_property
     def _holdout_X(self) -> np.ndarray:
         assert self.holdout is not None
-        return self.prepared.scaled(self.holdout.X)
+        return self.pipeline.scaled(self.holdout.X)
 
     @cached_property
     def holdout_weights(self) -> np.ndarray:
@@ -186,18 +255,19 @@ class IterativeRoute(Route):
         return shares(self.weighed(self.holdout))
 
     def weighed(self, rows: Block) -> Block:
-        return weighed(self.prepared.coding, rows, self.weighting)
+        return weighed(self.pipeline.coding, rows, self.weighting)
 
-    def finish(self, state: OpeningState, weights: Weights, story: dict[str, Any]) -> Fitted:
+    def finish(self, state: HoldoutState[GradientState], weights: Weights, facts: dict[str, Any]) -> Fitted:
         """Judged on the rows that were never summed."""
         calibration, metrics = self.judged(weights) if self.holdout is not None else (self.calibration, None)
-        story = {"holdout": metrics, **story}
-        return Fitted(weights, state.rows, state.gradient.digest(), calibration, None, story)
+        metadata = {"holdout": metrics, "solver": {"name": self.name, **facts}}
+        return Fitted(weights, state.rows, state.sums.digest(), calibration, None, metadata)
 
     def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
         assert self.holdout is not None
-        return judge(self.prepared, [(weights, self.weighed(self.holdout))], self.threads)
+        return judge(self.pipeline, [(weights, self.weighed(self.holdout))], self.threads)
 
 
-def under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def feature_bytes(recipe: SolverSettings) -> int:
+    """Of one feature, at most."""
+    return 8 if recipe.bits == AUTO else make_precision(recipe.bits).features.itemsize

@@ -1,19 +1,24 @@
-"""Calibration and metrics from rows that the weights have not seen. Every route ends here."""
+"""Calibration and metrics from rows that the weights have not seen. Every solver ends here."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from streamrf.data.source import Block
+from streamrf.features.base import FeatureMap
+from streamrf.features.pipeline import Pipeline
+from streamrf.features.scaling import Scaling
+from streamrf.features.scores import Scorer
 from streamrf.features.targets import TargetCoding
-from streamrf.models.prepared import Prepared
-from streamrf.solvers.ridge import Weights
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.calibration import Calibration
+from streamrf.statistics.gram import Gram
+from streamrf.statistics.predictor import Predictor, Weights
 from streamrf.statistics.row_weights import row_weights
-from streamrf.statistics.rowset import Ledger
 from streamrf.statistics.scores import Scores
 from streamrf.statistics.weighting import Weighting
 from streamrf.support.threads import Threads
@@ -21,20 +26,26 @@ from streamrf.support.threads import Threads
 Unseen = tuple[Weights, Block]  # weights, and rows (``weighed``, with coded targets) that they have not seen
 
 
-def judge(prepared: Prepared, parts: list[Unseen], threads: Threads) -> tuple[Calibration | None, dict[str, Any]]:
+def judge(pipeline: Pipeline, parts: list[Unseen], threads: Threads) -> tuple[Calibration | None, dict[str, Any]]:
     """Calibration on rows that the weights beside them have not seen, and the metrics there."""
-    calibration = calibrate(prepared, parts, threads) if prepared.coding.classes else None
-    models = [prepared.model(weights, calibration, Ledger(), {}) for weights, _ in parts]
-    state = Scores(models[0]).zero()
-    for model, (_, rows) in zip(models, parts, strict=True):
-        Scores(model).update(state, as_read(prepared.coding, rows), threads)
-    return calibration, Scores(models[0]).metrics(state)
+    calibration = calibrate(pipeline, parts, threads) if pipeline.coding.classes else None
+    return calibration, metrics(pipeline, parts, calibration, threads)
 
 
-def calibrate(prepared: Prepared, parts: list[Unseen], threads: Threads) -> Calibration:
-    models = [prepared.model(weights, None, Ledger(), {}) for weights, _ in parts]
-    scores = [model.scores(rows.X, threads) for model, (_, rows) in zip(models, parts, strict=True)]
-    codes = [class_codes(rows.y) for _, rows in parts]  # type: ignore[arg-type]
+def metrics(
+    pipeline: Pipeline, parts: list[Unseen], calibration: Calibration | None, threads: Threads
+) -> dict[str, Any]:
+    """The metrics of weights on rows that they have not seen."""
+    scores = [Scores(Predictor(pipeline, weights, calibration)) for weights, _ in parts]
+    state = scores[0].zero()
+    for each, (_, rows) in zip(scores, parts, strict=True):
+        each.update(state, as_read(pipeline.coding, rows), threads)
+    return scores[0].metrics(state)
+
+
+def calibrate(pipeline: Pipeline, parts: list[Unseen], threads: Threads) -> Calibration:
+    scores = [Predictor(pipeline, weights, None).scores(rows.X, threads) for weights, rows in parts]
+    codes = [class_codes(rows.targets) for _, rows in parts]
     weighed = [rows.weights for _, rows in parts if rows.weights is not None]
     weights = np.concatenate(weighed) if len(weighed) == len(parts) else None
     return Calibration.fit(np.concatenate(scores), np.concatenate(codes), weights)
@@ -47,9 +58,7 @@ def class_codes(values: np.ndarray) -> np.ndarray:
 
 def as_read(coding: TargetCoding, rows: Block) -> Block:
     """Hold-out rows with their targets as a source gives them."""
-    if not coding.classes:
-        return rows
-    return replace(rows, y=np.asarray(coding.classes)[class_codes(rows.y)])  # type: ignore[arg-type]
+    return replace(rows, y=np.asarray(coding.classes)[class_codes(rows.targets)]) if coding.classes else rows
 
 
 def weighed(coding: TargetCoding, rows: Block, weighting: Weighting) -> Block:
@@ -61,3 +70,34 @@ def shares(rows: Block) -> np.ndarray:
     """What each of these rows counts for, one in all."""
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     return weights / max(weights.sum(), np.finfo(np.float64).tiny)
+
+
+def wrong_classes(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Whether each row's class is missed, from (rows, outputs) scores and coded targets."""
+    if scores.shape[1] == 1:
+        return ((scores > 0) != (truth > 0))[:, 0]
+    return scores.argmax(axis=1) != truth.argmax(axis=1)
+
+
+@dataclass(frozen=True)
+class RidgeTrial:
+    """A small fit on rows in memory, for whoever tries settings: the same sums, solver and scores as a training run."""
+
+    scaling: Scaling
+    map: FeatureMap
+    coding: TargetCoding
+    threads: Threads
+
+    def fit(self, rows: Block, ridges: Iterable[float]) -> list[Weights]:
+        """Weights at each lambda, from one sum over these rows."""
+        gram = Gram.on_this_machine(self.scaling, self.map, self.coding, self.threads.count)
+        state = gram.zero()
+        gram.update(state, rows, self.threads)
+        return RidgeSolver(NormalEquations.from_state(state, self.map, self.coding), self.threads).path(ridges)
+
+    def scores(self, path: list[Weights], rows: Block) -> np.ndarray:
+        """(rows, lambdas, outputs): the weights of the whole path are columns of one score."""
+        coefficients = np.concatenate([weights.coefficients for weights in path], axis=1)
+        intercept = np.concatenate([weights.intercept for weights in path])
+        X = self.scaling.transform(rows.X, self.map.precision.inputs)
+        return Scorer(self.map, coefficients, intercept).scores(X, self.threads).reshape(len(X), len(path), -1)

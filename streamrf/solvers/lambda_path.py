@@ -1,4 +1,6 @@
-"""Choosing lambda: a walk downhill on some error. Cross-validation and GCV get theirs from sums alone, without rows.
+"""Choosing lambda: a walk downhill on some error. Iterative solvers choose the next from what those before came to.
+
+Cross-validation and GCV get theirs from sums alone, without rows.
 
 The squared error of any weights on any set of rows is a quadratic form in the sums of those rows,
 ``y'y - 2 w'Z'y + w'Z'Z w``, so the sums of a fold judge the weights that ``total - fold`` gives, exactly.
@@ -10,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,9 @@ from numba import njit
 from streamrf.features.base import FeatureMap
 from streamrf.features.scores import Scorer
 from streamrf.features.targets import TargetCoding
-from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
-from streamrf.statistics.folds import FoldsState
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import GramState
+from streamrf.statistics.predictor import Weights
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 
@@ -89,7 +92,7 @@ class HoldoutPath(LambdaWalk):
         self.weights = self._last
 
     def table(self) -> list[dict[str, float]]:
-        """What was tried, for the model's story."""
+        """What was tried, for the metadata."""
         return [{"lambda": ridge, "mean_squared_error": error} for ridge, error in sorted(self.tried.items())]
 
 
@@ -157,17 +160,25 @@ class GcvPath(LambdaWalk):
         self.weights = self._last
 
     def table(self) -> list[dict[str, float | None]]:
-        """What was tried, for the model's story."""
+        """What was tried, for the metadata."""
         return [{"lambda": r, "gcv": e if math.isfinite(e) else None} for r, e in sorted(self.tried.items())]
+
+
+def total_of(folds: list[GramState]) -> GramState:
+    """The sums of all rows, as if there were no folds."""
+    total = folds[0].copy()
+    for fold in folds[1:]:
+        total += fold
+    return total
 
 
 class FoldPath(LambdaWalk):
     """Lambda by K-fold cross-validation from the sums of the folds."""
 
-    def __init__(self, state: FoldsState, map: FeatureMap, coding: TargetCoding, threads: Threads) -> None:
+    def __init__(self, folds: list[GramState], map: FeatureMap, coding: TargetCoding, threads: Threads) -> None:
         super().__init__()
-        self.folds, self.map, self.coding, self.threads = state.folds, map, coding, threads
-        self.total = state.total()
+        self.folds, self.map, self.coding, self.threads = folds, map, coding, threads
+        self.total = total_of(folds)
         self.errors: dict[float, list[float]] = {}
         smallest = min(fold.rows for fold in self.folds)
         if smallest < 2:
@@ -203,8 +214,8 @@ class FoldPath(LambdaWalk):
         finally:
             self.total += fold
 
-    def story(self) -> dict[str, Any]:
-        """Errors by lambda and fold, for the model's story: mean, spread (one deviation over folds), and GCV."""
+    def summary(self) -> dict[str, Any]:
+        """Errors by lambda and fold, for the metadata: mean, spread (one deviation over folds), and GCV."""
         self.solver.equations = self._equations(self.total)
         _, gcv = generalised_error(self.solver, self.ridge)
         chosen = self.errors[self.ridge]
@@ -215,3 +226,61 @@ class FoldPath(LambdaWalk):
                      for ridge in sorted(self.errors)],
             "gcv": gcv if math.isfinite(gcv) else None,
         }  # fmt: skip
+
+
+GAIN = 0.002  # a smaller share of the error is not worth another lambda
+WALK = 10.0  # one step of lambda
+
+
+@dataclass(frozen=True)
+class LambdaTrial:
+    """A lambda, and the squared error on the hold-out rows that it came to, as a share of their variance."""
+
+    ridge: float
+    score: float
+    steps: int
+
+
+def next_ridge(first: float, tried: list[LambdaTrial], fixed: bool) -> float | None:
+    """Down from the first while that helps; up, if it never did. None when neither does."""
+    if not tried:
+        return first
+    if fixed or not np.isfinite(tried[-1].score):
+        return None
+    if len(tried) == 1:
+        return first / WALK
+    down = tried[1].score < tried[0].score
+    if len(tried) == 2 and not down:
+        return first * WALK
+    if _improved(tried):
+        return tried[-1].ridge / WALK if down else tried[-1].ridge * WALK
+    return None
+
+
+def _improved(tried: list[LambdaTrial]) -> bool:
+    return tried[-1].score < (1 - GAIN) * min(trial.score for trial in tried[:-1])
+
+
+FIRST, UP, DOWN = (0, -1, -2), (1, 2), (-3, -4)  # powers of ten that are tried together
+
+
+def next_block(first: float, tried: list[LambdaTrial], fixed: bool) -> list[float] | None:
+    """Several at once: the first and two below; then two above, or two further below, where the edge was best and
+    another step of lambda promises something."""
+    if fixed:
+        return None if tried else [first]
+    if len(tried) != len(FIRST):
+        return None if tried else [first * WALK**power for power in FIRST]
+    scores = [trial.score for trial in tried]
+    best = int(np.argmin(scores))
+    if best == 0:
+        return [first * WALK**power for power in UP]
+    if best == len(FIRST) - 1 and _promised(*scores) > GAIN * scores[-1]:
+        return [first * WALK**power for power in DOWN]
+    return None
+
+
+def _promised(first: float, second: float, third: float) -> float:
+    """What the next step would gain, if gains went on falling as those of the last two steps did."""
+    before, last = first - second, second - third
+    return last * min(1.0, last / before) if before > 0 else last

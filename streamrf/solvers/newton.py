@@ -1,4 +1,4 @@
-"""The route of smooth losses: quasi-Newton steps from a Gram preconditioner, one pass for each point that is looked at.
+"""Smooth losses: quasi-Newton steps from a Gram preconditioner, one pass for each point that is looked at.
 
 Scores are ``b + (z - mean z)'w``: centring keeps the intercept out of the way of the weights. What is minimised is the
 mean loss plus lambda |w|^2; held-out rows say when it is good enough, and which lambda is best.
@@ -13,15 +13,14 @@ import numpy as np
 
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.conjugate_gradients import Preconditioner
-from streamrf.solvers.iterative import IterativeRoute, under
-from streamrf.solvers.judging import as_read
-from streamrf.solvers.lambda_search import Trial, next_ridge
+from streamrf.solvers.iterative import IterativeSolver
+from streamrf.solvers.judging import metrics
+from streamrf.solvers.lambda_path import LambdaTrial, next_ridge
 from streamrf.solvers.lbfgs import LBFGS, LBFGSState
-from streamrf.solvers.ridge import Weights
 from streamrf.statistics.calibration import Calibration
+from streamrf.statistics.holdout import under
 from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss, robust_deviation
-from streamrf.statistics.rowset import Ledger
-from streamrf.statistics.scores import Scores
+from streamrf.statistics.predictor import Weights
 
 PASSES = 100  # at one lambda
 TOLERANCE = 1e-4  # of the gradient's first size, where no rows are held out
@@ -31,14 +30,19 @@ LAMBDA_SHARE = {"logistic": 1 / 8, "squared-hinge": 1.0, "huber": 0.5, "quantile
 LBFGS_ARRAYS, BEST = "lbfgs/", "best"
 
 
-class NewtonRoute(IterativeRoute):
+class Newton(IterativeSolver):
     """Logistic, squared hinge, Huber and quantile losses."""
+
+    name = "newton"
+    losses = ("squared-hinge", "logistic", "huber", "quantile")
+    preference = 2
+    usual_passes, vectors = 40, 34
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        check_task(self.recipe.loss, self.prepared.coding)
+        check_task(self.recipe.loss, self.pipeline.coding)
         if self.recipe.loss == Logistic.name:
-            self.calibration = plain_calibration(self.prepared.coding.outputs)
+            self.calibration = plain_calibration(self.pipeline.coding.outputs)
 
     def fit(self) -> Fitted:
         state = self.open()
@@ -47,14 +51,14 @@ class NewtonRoute(IterativeRoute):
             self._restore()
             self._search()
         trial = min(self._tried, key=lambda trial: trial.score)
-        facts = {"name": "newton", "loss": self.recipe.loss, "path": [asdict(trial) for trial in self._tried]}
+        facts = {"loss": self.recipe.loss, "path": [asdict(trial) for trial in self._tried]}
         if isinstance(self._loss, Huber):
             facts["threshold"] = self._loss.threshold.tolist()
-        return self.finish(state, self._weights(self._best, trial.ridge), {"solver": facts})
+        return self.finish(state, self._weights(self._best, trial.ridge), facts)
 
     def _restore(self) -> None:
-        """Where the search stood, if this run goes on with another."""
-        self._tried: list[Trial] = []
+        """Where the search stood, if this run resumes another."""
+        self._tried: list[LambdaTrial] = []
         self._passes, self._corner = 0, 0
         self._start = self._first_point()
         self._losses = self._stages()
@@ -65,7 +69,7 @@ class NewtonRoute(IterativeRoute):
         kept = self.kept("newton")
         if kept:
             document, arrays = kept
-            self._tried = [Trial(**trial) for trial in document["tried"]]
+            self._tried = [LambdaTrial(**trial) for trial in document["tried"]]
             self._passes, self._corner = document["passes"], document["corner"]
             self._recent, self._since = document["recent"], document["since"]
             self._best, self._resumed = arrays[BEST], LBFGSState.load(under(arrays, LBFGS_ARRAYS))
@@ -81,14 +85,14 @@ class NewtonRoute(IterativeRoute):
     def _first_point(self) -> np.ndarray:
         """(k, D + 1), the intercepts last: nothing for classes; for numbers one rough step of least squares."""
         cross = self.moments.cross
-        if self.prepared.coding.classes:
+        if self.pipeline.coding.classes:
             return np.zeros((len(cross), cross.shape[1] + 1))
         rough = self._factor.at(max(self.first_ridge, 1e-6))(cross)
         return np.concatenate([rough, self.moments.target_mean[:, None]], axis=1)
 
     def _stages(self) -> list[Loss]:
         """The losses to be minimised one after the other: a quantile's corner is sharpened step by step."""
-        coding, recipe = self.prepared.coding, self.recipe
+        coding, recipe = self.pipeline.coding, self.recipe
         if coding.classes:
             return [class_loss(recipe.loss, coding.outputs)]
         deviation = robust_deviation(self._residuals())
@@ -99,8 +103,7 @@ class NewtonRoute(IterativeRoute):
     def _residuals(self) -> np.ndarray:
         rows = self.holdout if self.holdout is not None else self.sample
         assert rows is not None
-        assert rows.y is not None
-        return rows.y - self.scores_of(rows, self._weights(self._start, 0.0))
+        return rows.targets - self.scores_of(rows, self._weights(self._start, 0.0))
 
     @property
     def _loss(self) -> Loss:
@@ -111,13 +114,13 @@ class NewtonRoute(IterativeRoute):
         return Weights(coefficients, point[:, -1] - self.moments.mean @ coefficients, ridge)
 
     def _search(self) -> None:
-        fixed = self.run.asked.ridge is not None or self.holdout is None
-        share = 1.0 if self.run.asked.ridge is not None else LAMBDA_SHARE[self.recipe.loss]
+        fixed = self.ridge_given or self.holdout is None
+        share = 1.0 if self.ridge_given else LAMBDA_SHARE[self.recipe.loss]
         point = self._start
         while (ridge := next_ridge(share * self.first_ridge, self._tried, fixed)) is not None:
             point = self._descend(point, ridge)
             score = min(self._recent) if self._recent else 0.0
-            self._tried.append(Trial(ridge, score, self._passes))
+            self._tried.append(LambdaTrial(ridge, score, self._passes))
             judged = f", hold-out loss {score:.5g}" if self._recent else ""
             self.reporter.note(f"lambda {ridge:.3g}: {self._passes} passes{judged}")
             self._passes, self._corner, self._recent, self._since = 0, len(self._losses) - 1, [], 0
@@ -153,8 +156,7 @@ class NewtonRoute(IterativeRoute):
 
     def _judge(self, point: np.ndarray) -> None:
         assert self.holdout is not None
-        assert self.holdout.y is not None
-        losses = self._loss.values(self.holdout_scores(self._weights(point, 0.0)), self.holdout.y)
+        losses = self._loss.values(self.holdout_scores(self._weights(point, 0.0)), self.holdout.targets)
         score = float(self.holdout_weights @ losses)
         if score < min([trial.score for trial in self._tried] + self._recent, default=np.inf):
             self._best = point.copy()
@@ -194,10 +196,8 @@ class NewtonRoute(IterativeRoute):
         if not isinstance(self._loss, Logistic):
             return super().judged(weights)
         assert self.holdout is not None
-        scores = Scores(self.prepared.model(weights, self.calibration, Ledger(), {}))
-        state = scores.zero()
-        scores.update(state, as_read(self.prepared.coding, self.holdout), self.threads)
-        return self.calibration, scores.metrics(state)
+        unseen = [(weights, self.holdout)]
+        return self.calibration, metrics(self.pipeline, unseen, self.calibration, self.threads)
 
 
 def plain_calibration(outputs: int) -> Calibration:

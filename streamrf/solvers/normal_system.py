@@ -9,8 +9,8 @@ import numpy as np
 
 from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
-from streamrf.solvers.ridge import Weights
 from streamrf.statistics.gradient import Gradient, GradientState
+from streamrf.statistics.predictor import Weights
 from streamrf.support.errors import NumericalError
 
 Multiply = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from streamrf.data.source import Source
 from streamrf.engines.base import Engine, Pass
-from streamrf.models.prepared import Prepared
+from streamrf.features.pipeline import Parts, Pipeline
 from streamrf.solvers.progress_error import Glimpse
+from streamrf.solvers.settings import SolverSettings
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.marks import no_marks
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
@@ -26,6 +27,18 @@ from streamrf.support.storage.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.support.units import format_count
 
 S = TypeVar("S", bound=State)
+
+
+class Prepared(Protocol):
+    """What is fixed before the first pass, and saved with every pass."""
+
+    @property
+    def recipe(self) -> SolverSettings: ...
+    @property
+    def pipeline(self) -> Pipeline: ...
+    def to_parts(self) -> Parts: ...
+
+
 ROUTE, SUMS, MARKS = "route.", "sums.", "passes.marks"
 
 
@@ -145,7 +158,7 @@ class _Watcher:
 
     def __init__(self, passes: Passes, asked: Callable[[], bool]) -> None:
         self.passes, self.asked = passes, asked
-        self.glimpse = Glimpse(passes.prepared, passes.reporter)
+        self.glimpse = Glimpse(passes.prepared.pipeline, passes.prepared.recipe.ridge, passes.reporter)
         self.checkpoint = passes.saving.checkpoint
         self.saved = 0  # rows of this pass that were done at the last save
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.engines.base import Pass
+from streamrf.features.pipeline import Pipeline
 from streamrf.features.scores import Scorer
-from streamrf.models.prepared import Prepared
+from streamrf.solvers.judging import wrong_classes
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
-from streamrf.solvers.trial import wrong_classes
-from streamrf.statistics.fitting import FittingState
 from streamrf.statistics.gram import GramState
+from streamrf.statistics.holdout import HoldoutState
 from streamrf.statistics.sample import SampleState
 from streamrf.support.errors import NumericalError
 from streamrf.support.progress import Reporter
@@ -31,47 +31,49 @@ FLOPS = 5e9  # of one thread, for a guess at what the first look takes
 class Glimpse:
     """Called between blocks; looks when it has earned the time for it."""
 
-    def __init__(self, prepared: Prepared, reporter: Reporter, clock: Callable[[], float] = time.monotonic) -> None:
-        self.prepared, self.reporter, self.clock = prepared, reporter, clock
+    def __init__(
+        self, pipeline: Pipeline, ridge: float | None, reporter: Reporter, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.pipeline, self.ridge, self.reporter, self.clock = pipeline, ridge, reporter, clock
         self.due = clock() + max(FIRST, self._guess() / SHARE) if self.possible else float("inf")
 
     @property
     def possible(self) -> bool:
-        size = getattr(self.prepared.map, "n_features", MOST_FEATURES + 1)
-        return self.reporter.wants_glimpses and size <= MOST_FEATURES and bool(self.prepared.recipe.ridge)
+        size = getattr(self.pipeline.map, "n_features", MOST_FEATURES + 1)
+        return self.reporter.wants_glimpses and size <= MOST_FEATURES and bool(self.ridge)
 
     def _guess(self) -> float:
-        D = self.prepared.map.n_features
-        return (D**3 / 3 + ROWS * D * (self.prepared.map.n_inputs + 1)) / FLOPS
+        D = self.pipeline.map.n_features
+        return (D**3 / 3 + ROWS * D * (self.pipeline.map.n_inputs + 1)) / FLOPS
 
     def __call__(self, job: Pass[Any]) -> None:
         start = self.clock()
         if start < self.due:
             return
-        error = self.error(job.state) if isinstance(job.state, FittingState) else None
+        error = self.error(job.state) if isinstance(job.state, HoldoutState) else None
         if error is not None:
-            what = "error" if self.prepared.coding.classes else "RMSE"
+            what = "error" if self.pipeline.coding.classes else "RMSE"
             self.reporter.glimpsed(error, what)
         now = self.clock()
         self.due = now + max((now - start) / SHARE, 1.0)
 
-    def error(self, state: FittingState) -> float | None:
+    def error(self, state: HoldoutState[Any]) -> float | None:
         """Share of wrong classes, or root mean squared error; None where there are too few rows to say."""
-        if not isinstance(state.gram, GramState):  # counts of random binning: no system to solve on the way
+        if not isinstance(state.sums, GramState):  # counts of random binning: no system to solve on the way
             return None
         rows = first_rows(state.holdout, ROWS)
-        if rows is None or len(rows) < FEWEST_ROWS or state.gram.rows < 2:
+        if rows is None or len(rows) < FEWEST_ROWS or state.sums.rows < 2:
             return None
-        prepared, ridge = self.prepared, self.prepared.recipe.ridge
+        pipeline, ridge = self.pipeline, self.ridge
         try:
-            equations = NormalEquations.from_state(state.gram, prepared.map, prepared.coding)
+            equations = NormalEquations.from_state(state.sums, pipeline.map, pipeline.coding)
             weights = RidgeSolver(equations, ALONE).solve(ridge or 0.0)
         except NumericalError:
             return None
-        X = prepared.scaled(rows.X)
-        scores = Scorer(prepared.map, weights.coefficients, weights.intercept).scores(X, ALONE)
-        if prepared.coding.classes:
-            return float(wrong_classes(scores, rows.y).mean())  # type: ignore[arg-type]
+        X = pipeline.scaled(rows.X)
+        scores = Scorer(pipeline.map, weights.coefficients, weights.intercept).scores(X, ALONE)
+        if pipeline.coding.classes:
+            return float(wrong_classes(scores, rows.targets).mean())
         return float(np.sqrt(((scores - rows.y) ** 2).mean()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy.linalg as sla
@@ -67,3 +68,10 @@ def _factor_rate(threads: Threads) -> float:
     with threads.blas():
         seconds = _best(lambda: sla.lapack.dpotrf(A, lower=1, overwrite_a=0))
     return n**3 / 3.0 / seconds
+
+
+@lru_cache(maxsize=4)
+def rates_of_this_machine(bits: str, threads: int) -> Rates:
+    """Measured once, in about a second; twelve bits stand for a precision that is not chosen yet."""
+    with Threads(threads) as pool:
+        return measure_rates("12" if bits == "auto" else bits, pool)

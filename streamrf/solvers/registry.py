@@ -1,21 +1,28 @@
-"""Ways from a prepared run to weights, by the name of their solver."""
+"""Which solvers there are. A solver that is defined elsewhere joins them by being a subclass with a name."""
 
 from __future__ import annotations
 
-from streamrf.recipe import BINNING, Recipe
-from streamrf.solvers.base import Fitted, Route, Run
-from streamrf.solvers.binning import BinningRoute
-from streamrf.solvers.cg import CGRoute
-from streamrf.solvers.cholesky import DirectRoute
-from streamrf.solvers.newton import NewtonRoute
-from streamrf.solvers.sgd import SGDRoute
-
-ROUTES: dict[str, type[Route]] = {"cholesky": DirectRoute, "cg": CGRoute, "newton": NewtonRoute, "sgd": SGDRoute}
+from streamrf.features.settings import BINNING
+from streamrf.solvers import binning, cg, cholesky, newton, sgd  # noqa: F401 (defining them makes them known)
+from streamrf.solvers.base import FOURIER, Solver
+from streamrf.solvers.settings import SolverSettings
 
 
-def route_of(recipe: Recipe) -> type[Route]:
-    """The route of a settled recipe."""
-    return BinningRoute if recipe.map == BINNING else ROUTES[recipe.solver]
+def solvers_for(loss: str, maps: str = FOURIER) -> dict[str, type[Solver]]:
+    """The solvers that can do a loss with features of this kind, by name, the preferred one first."""
+    return {each.name: each for each in Solver.known if each.maps == maps and loss in each.losses}
 
 
-__all__ = ["ROUTES", "DirectRoute", "Fitted", "Route", "Run", "route_of"]
+def solver_of(recipe: SolverSettings) -> type[Solver]:
+    """The solver of a settled recipe."""
+    return solvers_for(recipe.loss, BINNING if recipe.map == BINNING else FOURIER)[recipe.solver]
+
+
+def names() -> tuple[str, ...]:
+    """What --solver may be."""
+    return tuple(dict.fromkeys(each.name for each in Solver.known))
+
+
+def losses() -> tuple[str, ...]:
+    """What --loss may be."""
+    return tuple(dict.fromkeys(loss for each in Solver.known for loss in each.losses))

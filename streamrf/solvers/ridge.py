@@ -19,23 +19,13 @@ from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.gram_kernels import Layout
+from streamrf.statistics.predictor import Weights
 from streamrf.support.errors import NumericalError
 from streamrf.support.threads import Threads
 
 JITTERS = tuple(10.0**e for e in (-13, -11, -9, -7, -5))  # z'z is about one, so these are shares of it
 LARGE = 1000  # features from which BLAS gets more than one thread
 MARGIN = 4.0  # pivots below so many roundings of the diagonal are noise
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Scores are ``intercept + z(x)' coefficients``; coefficients here already carry the features' amplitudes."""
-
-    coefficients: np.ndarray  # (n_features, outputs) float64, for raw features as the map writes them
-    intercept: np.ndarray  # (outputs,)
-    ridge: float
-    jitter: float = 0.0  # what was added to lambda because rounding had made the matrix indefinite
-    rank: float | None = None  # effective dimension tr(S (S + lambda)^-1), where jitter was needed or it was asked for
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The route of stochastic gradients: epochs of legs, legs of parts that run side by side and meet in their average.
+"""Stochastic gradients: epochs of legs, legs of parts that run side by side and meet in their average.
 
 Chunks come in a seeded random order, rows are shuffled within a part, mini-batches are preconditioned by the leading
 directions of a sample, and iterates are averaged. A leg is one sum over its parts, so it is saved, resumed and carried
@@ -15,14 +15,15 @@ from streamrf.data.counting import CountingSource
 from streamrf.data.source import Block, Span
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.eigen_factor import EigenFactor
-from streamrf.solvers.iterative import IterativeRoute
+from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.judging import as_read, shares
 from streamrf.solvers.newton import LAMBDA_SHARE, plain_calibration
+from streamrf.solvers.plan import Sizes
 from streamrf.solvers.preconditioners import SampleRows
-from streamrf.solvers.ridge import Weights
-from streamrf.solvers.sizes import BATCH, SGD_ROWS, part_rows
+from streamrf.solvers.sizes import BATCH, SGD_ROWS, part_rows, parts_of_a_leg
 from streamrf.statistics.descent import Descent, Pace
 from streamrf.statistics.losses import Loss, check_task, class_loss
+from streamrf.statistics.predictor import Weights
 
 EPOCHS = 10
 RANK = 256
@@ -32,14 +33,25 @@ DECAY = 0.75  # of the length of steps
 GAIN, PATIENCE = 0.002, 2  # epochs without a gain that end a run
 
 
-class SGDRoute(IterativeRoute):
+class SGD(IterativeSolver):
     """Hinge, squared hinge and logistic losses."""
+
+    name = "sgd"
+    losses = ("hinge", "squared-hinge", "logistic")
+    preference = 3
+    usual_passes, vectors = 5, 12
+
+    @classmethod
+    def _end_bytes(cls, sizes: Sizes) -> int:
+        """Every part of a leg ends at a point of its own."""
+        parts = parts_of_a_leg(sizes.rows, sizes.row_bytes, sizes.recipe.shards or 1)
+        return (2 * sizes.outputs * 8 * (sizes.recipe.D + 1) + 8) * parts
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        check_task(self.recipe.loss, self.prepared.coding)
+        check_task(self.recipe.loss, self.pipeline.coding)
         if self.recipe.loss == "logistic":
-            self.calibration = plain_calibration(self.prepared.coding.outputs)
+            self.calibration = plain_calibration(self.pipeline.coding.outputs)
 
     def fit(self) -> Fitted:
         state = self.open()
@@ -50,10 +62,10 @@ class SGDRoute(IterativeRoute):
             self._epochs()
         weights = self._weights(self._best)
         facts = {
-            "name": "sgd", "loss": self.recipe.loss, "epochs": self._scores, "parts": self._shards,
+            "loss": self.recipe.loss, "epochs": self._scores, "parts": self._shards,
             "step": self._pace.length,
         }  # fmt: skip
-        return self.finish(state, weights, {"solver": facts})
+        return self.finish(state, weights, facts)
 
     @property
     def _shards(self) -> int:
@@ -61,17 +73,17 @@ class SGDRoute(IterativeRoute):
 
     @property
     def _loss(self) -> Loss:
-        return class_loss(self.recipe.loss, self.prepared.coding.outputs)
+        return class_loss(self.recipe.loss, self.pipeline.coding.outputs)
 
     @property
     def _ridge(self) -> float:
-        asked = self.run.asked.ridge
-        return asked if asked is not None else self.first_ridge * LAMBDA_SHARE.get(self.recipe.loss, 1.0)
+        share = 1.0 if self.ridge_given else LAMBDA_SHARE.get(self.recipe.loss, 1.0)
+        return self.first_ridge * share
 
     def _leading_directions(self) -> EigenFactor:
         rows = self._few
-        X = self.prepared.scaled(rows.X)
-        sample = SampleRows.of(self.prepared.map, X, self.moments.mean, self.threads, self.weighed(rows).weights)
+        X = self.pipeline.scaled(rows.X)
+        sample = SampleRows.of(self.pipeline.map, X, self.moments.mean, self.threads, self.weighed(rows).weights)
         return EigenFactor.of(sample, min(RANK, len(rows) // 8), self.threads)
 
     @property
@@ -91,7 +103,7 @@ class SGDRoute(IterativeRoute):
 
     def _trial(self, pace: Pace) -> float:
         """The loss after one leg through the sample at this pace."""
-        rows = _InMemory(as_read(self.prepared.coding, self._few))
+        rows = _InMemory(as_read(self.pipeline.coding, self._few))
         leg = self._leg(rows, ((Span(0, rows.n_rows),),), self._origin(), 0, (self.recipe.seed, 99), pace)
         state = leg.zero()
         leg.update(state, Block(np.zeros((1, 1)), np.zeros(1), np.zeros(1, np.int64)), self.threads)
@@ -168,8 +180,7 @@ class SGDRoute(IterativeRoute):
     def _score(self, point: np.ndarray) -> float:
         rows = self.holdout if self.holdout is not None else self.sample
         assert rows is not None
-        assert rows.y is not None
-        losses = self._loss.values(self.scores_of(rows, self._weights(point)), rows.y)
+        losses = self._loss.values(self.scores_of(rows, self._weights(point)), rows.targets)
         return float((self.holdout_weights if self.holdout is not None else shares(self.weighed(rows))) @ losses)
 
     def _stale(self) -> bool:

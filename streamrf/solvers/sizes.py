@@ -1,11 +1,10 @@
-"""Sizes that the plan and the iterative routes must agree on."""
+"""Sizes that the plans and the fits of iterative solvers must agree on."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor
 from streamrf.solvers.primal_factor import PrimalFactor
+from streamrf.solvers.settings import SolverSettings
 
 MOST_ROWS, LEAST_ROWS = 16_000, 256  # of a sample that preconditions by the products of its rows
 SGD_ROWS = 4000  # of the sample that stochastic gradients look at, at most
@@ -18,7 +17,7 @@ BATCH = 512  # rows of a step of stochastic gradients
 PART_ROWS, PART_BYTES = 65_536, 64 * 2**20  # rows that are shuffled together
 
 
-def sample_rows(recipe: Any, n_rows: int, room: int) -> int:
+def sample_rows(recipe: SolverSettings, n_rows: int, room: int) -> int:
     """Rows of the sample (or rank of the sketch) that precondition: as many as help and fit."""
     if recipe.solver == "sgd":
         return min(SGD_ROWS, n_rows)
@@ -43,12 +42,12 @@ def parts_of_a_leg(n_rows: int, row_bytes: int, shards: int) -> int:
     return min(shards, 2 * n_rows // part_rows(n_rows, row_bytes, shards) + 1)
 
 
-def is_sketched(recipe: Any) -> bool:
+def is_sketched(recipe: SolverSettings) -> bool:
     """Whether a sketch of all rows preconditions; stochastic gradients look at a sample, whatever is asked for."""
     return recipe.preconditioner == "nystrom" and recipe.solver != "sgd"
 
 
-def drawn_rows(recipe: Any, rows: int) -> int:
+def drawn_rows(recipe: SolverSettings, rows: int) -> int:
     """Rows to keep, where so many precondition: a sketch has none, and some losses take their scale from residuals."""
     return max(FEW, rows) if is_sketched(recipe) else rows
 
@@ -58,14 +57,14 @@ def is_primal(D: int, rows: int) -> bool:
     return 2 * rows >= 3 * D
 
 
-def rank(recipe: Any, room: int) -> int:
+def rank(recipe: SolverSettings, room: int) -> int:
     rank = min(MOST_RANK, max(1, recipe.D // 4))
     while rank > 16 and NystromFactor.nbytes(rank, recipe.D) > MEMORY_SHARE * room:
         rank = rank * 3 // 4
     return rank
 
 
-def preconditioner_bytes(recipe: Any, rows: int) -> int:
+def preconditioner_bytes(recipe: SolverSettings, rows: int) -> int:
     if is_sketched(recipe):
         return NystromFactor.nbytes(rows, recipe.D)
     if is_primal(recipe.D, rows) and recipe.solver != "sgd":

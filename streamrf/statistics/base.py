@@ -42,6 +42,12 @@ class State(ABC):
         return sha.hexdigest()
 
 
+class CountedState(State):
+    """A state that knows how many rows are in it."""
+
+    rows: int
+
+
 S = TypeVar("S", bound=State)
 
 

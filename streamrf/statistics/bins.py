@@ -11,14 +11,14 @@ from streamrf.data.source import Block
 from streamrf.features.binning.indexer import SlotMaker
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_counts, add_values, scores
 from streamrf.features.targets import REGRESSION, TargetCoding
-from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.base import CountedState, State, Statistic
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.threads import Threads
 
 
 @dataclass
-class BinsState(State):
+class BinsState(CountedState):
     """What the right-hand side, the preconditioner and the intercept are made of."""
 
     counts: np.ndarray  # (P, slots) int64: rows in each slot
@@ -75,13 +75,11 @@ class Bins(Statistic[BinsState]):
 
     def update(self, state: BinsState, block: Block, threads: Threads, skip: np.ndarray | None = None) -> None:
         """Add a block's rows, those that ``skip`` marks apart."""
-        if block.y is None:
-            raise InputError("the data has no targets: name them with --y or --target")
         if block.weights is not None:
             raise InputError("random binning counts rows, which cannot have weights: use Fourier features (--map auto)")
         if not len(block):
             return
-        slots, steps = self.slots.make_and_keep(block, threads), whole_steps(self.coding, block.y)
+        slots, steps = self.slots.make_and_keep(block, threads), whole_steps(self.coding, block.targets)
         add_counts(slots, state.counts, threads)
         if skip is not None:
             steps[:, skip] = 0

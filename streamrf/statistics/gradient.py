@@ -21,13 +21,13 @@ from streamrf.features.base import FeatureMap
 from streamrf.features.scaling import Scaling
 from streamrf.features.scores import BATCH, BATCH_BYTES, Scorer
 from streamrf.features.targets import TargetCoding
-from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.base import CountedState, Statistic
 from streamrf.statistics.gram_kernels.base import LIMITS
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.pull_sums import PULL_BITS, add_pulls, add_whole_pulls
 from streamrf.statistics.row_weights import row_weights
 from streamrf.statistics.sample import chosen_rows
-from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.errors import FileFormatError
 from streamrf.support.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
 from streamrf.support.threads import ALONE, Threads
 
@@ -52,7 +52,7 @@ class Pull(ABC):
 
 
 @dataclass
-class GradientState(State):
+class GradientState(CountedState):
     """Z'c of every output, the sums of c itself and of the losses, and how many rows (of what weight) are in them."""
 
     totals: np.ndarray  # (outputs, D), in units of the statistic's steps
@@ -159,9 +159,8 @@ class Gradient(Statistic[GradientState]):
             int(arrays["gradient.rows"][0]),
         )
 
-    def update(self, state: GradientState, block: Block, threads: Threads) -> None:
-        if block.y is None:
-            raise InputError("the data has no targets: name them with --y or --target")
+    def update(self, state: GradientState, block: Block, threads: Threads, skip: np.ndarray | None = None) -> None:
+        """Add a block's rows. What ``skip`` marks in a first pass is what its own share leaves out in all of them."""
         if not len(block):
             return
         hands = self._hands(len(block), threads)
@@ -188,8 +187,7 @@ class Gradient(Statistic[GradientState]):
         state, scorer = self.zero(), self._scorer
         if not len(block):
             return state
-        assert block.y is not None
-        targets, weights = self.coding.values(block.y), row_weights(block, self.coding, self.class_weights)
+        targets, weights = self.coding.values(block.targets), row_weights(block, self.coding, self.class_weights)
         room = scorer.batch_features()
         sums = np.zeros((self.pull.outputs, room.shape[1]), self._dtype)
         losses = np.empty((len(block), self.pull.losses + 1))

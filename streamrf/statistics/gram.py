@@ -17,7 +17,7 @@ from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.base import CountedState, Statistic
 from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, Product, choose_product
 from streamrf.statistics.gram_kernels.pickling import ChosenThere
 from streamrf.statistics.row_weights import row_weights
@@ -30,7 +30,7 @@ MAX_ROWS = 2**40  # 2^22 (a product of two 12-bit features) times so many rows s
 
 
 @dataclass
-class GramState(State):
+class GramState(CountedState):
     """The lower triangle of the sum, in panels, and the number of rows in it."""
 
     layout: Layout
@@ -101,8 +101,6 @@ class Gram(Statistic[GramState]):
 
     def update(self, state: GramState, block: Block, threads: Threads, skip: np.ndarray | None = None) -> None:
         """Add a block's rows, those that ``skip`` marks apart."""
-        if block.y is None:
-            raise InputError("the data has no targets: name them with --y or --target")
         rows = len(block) - (0 if skip is None else int(skip.sum()))
         if state.rows + rows > MAX_ROWS:
             raise NumericalError(f"{state.rows + rows:,} rows: exact sums hold up to {MAX_ROWS:,} rows")
@@ -157,7 +155,7 @@ class Gram(Statistic[GramState]):
         out = self._work()[:n]
         self.map.compute(self.scaling.transform(block.X, self.map.precision.inputs), out, threads)
         out[:, D] = 1
-        out[:, D + 1 : self.layout.size] = self.coding.encode(block.y, self.map.precision)  # type: ignore[arg-type]
+        out[:, D + 1 : self.layout.size] = self.coding.encode(block.targets, self.map.precision)
         weights = row_weights(block, self.coding, self.class_weights)
         if weights is not None:
             self._weigh(out, weights)

@@ -12,5 +12,5 @@ def row_weights(block: Block, coding: TargetCoding, class_weights: np.ndarray | 
     """What each row counts for: its own weight times that of its class; None where all count the same."""
     if class_weights is None:
         return block.weights
-    by_class = class_weights[coding.codes(block.y)]  # type: ignore[arg-type]
+    by_class = class_weights[coding.codes(block.targets)]
     return by_class if block.weights is None else by_class * block.weights

@@ -7,18 +7,17 @@ histogram of the scores. Its bins keep ranks over the whole line, for log-odds a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from streamrf.data.source import Block
+from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.predictor import Predictor
 from streamrf.support.errors import InputError
 from streamrf.support.exact_sum import add_columns, carry, to_float, zero_sums
 from streamrf.support.threads import Threads
-
-if TYPE_CHECKING:
-    from streamrf.models.model import Model
 
 BINS = 2**18
 FLOAT_SUMS = ("square", "absolute", "y", "yy", "log_loss")
@@ -54,17 +53,21 @@ class ScoresState(State):
 class Scores(Statistic[ScoresState]):
     """How the rows of a block enter the metrics of a model."""
 
-    model: Model
+    model: Predictor
+
+    @property
+    def coding(self) -> TargetCoding:
+        return self.model.pipeline.coding
 
     def zero(self) -> ScoresState:
-        classes = len(self.model.coding.classes)
+        classes = len(self.coding.classes)
         sums = {"rows": np.zeros(1, np.int64)}
         if self.model.is_classifier:
             sums |= {"confusion": np.zeros((classes, classes), np.int64), "log_loss": zero_sums(1)}
             if classes == 2:
                 sums["histogram"] = np.zeros((2, BINS), np.int64)
         else:
-            outputs = self.model.coding.outputs
+            outputs = self.coding.outputs
             sums |= {name: zero_sums(outputs) for name in FLOAT_SUMS[:-1]}
         return ScoresState(sums)
 
@@ -72,14 +75,13 @@ class Scores(Statistic[ScoresState]):
         return ScoresState(dict(arrays))
 
     def update(self, state: ScoresState, block: Block, threads: Threads) -> None:
-        if block.y is None:
-            raise InputError("the data has no targets to compare with: name them with --y or --target")
+        targets = block.targets
         scores = self.model.scores(block.X, threads)
         state.sums["rows"] += len(block)
         if self.model.is_classifier:
-            self._classes(state.sums, scores, self.model.coding.codes(block.y))
+            self._classes(state.sums, scores, self.coding.codes(targets))
         else:
-            self._numbers(state.sums, scores, self.model.coding.values(block.y))
+            self._numbers(state.sums, scores, self.coding.values(targets))
 
     def _numbers(self, sums: dict[str, np.ndarray], scores: np.ndarray, truth: np.ndarray) -> None:
         if scores.shape != truth.shape:

@@ -19,7 +19,6 @@ MAX_CLASSES = 1000
 READ_ROWS = 262_144  # targets read at a time: few trips, a megabyte or two
 PIECE = 65_536  # rows whose labels are looked at together
 FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
-TASKS = ("auto", REGRESSION, CLASSIFICATION)
 
 LARGEST_TARGET = 1e30  # weights stay well within what a float32 holds
 

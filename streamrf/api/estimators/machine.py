@@ -283,7 +283,7 @@ class KernelMachine(BaseEstimator):
         """An estimator that predicts as this model does; ``state`` are its sums, to which rows can be added."""
         if model.coding.task != cls._task:
             raise MismatchError(f"this is a model for {model.coding.task}, and {cls.__name__} is for {cls._task}")
-        asked = Recipe.from_json(model.story["asked"]) if "asked" in model.story else model.recipe
+        asked = Recipe.from_json(model.metadata["asked"]) if "asked" in model.metadata else model.recipe
         settings = {name: getattr(asked, name) for name in PLAIN}
         estimator = cls(length_scale=asked.length_scale, random_state=asked.seed, **settings)
         estimator.n_features_in_ = model.n_inputs
@@ -299,6 +299,6 @@ class KernelMachine(BaseEstimator):
 
 def statistics_of(model: Model, state: Any) -> Statistics:
     """The sums of a model as people hold them."""
-    dropped = int(model.story.get("dropped") or 0)
+    dropped = int(model.metadata.get("dropped") or 0)
     ridge, calibration = model.weights.ridge, model.calibration
     return Statistics(prepared_of(model), state, model.ledger.copy(), dropped, ridge, calibration)

@@ -21,7 +21,8 @@ from streamrf.reports.compare import bounds
 from streamrf.reports.compare.kernel_error import approximate_kernel
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.fourier import defaults, sample_rows
+from streamrf.training.pilot.fourier import defaults
+from streamrf.training.pilot.sizes import sample_rows
 
 FITTED_ROWS = 2000  # rows that a map may look at, as in training
 MEASURED_ROWS, FEWEST_MEASURED = 1000, 100

@@ -27,7 +27,7 @@ from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import BINNING, Recipe
 from streamrf.reports.compare.grids import draw_grids, dual_scores, shared_grids
 from streamrf.reports.compare.kernel_error import feature_block, relative_error, relative_gap
-from streamrf.solvers.trial import RidgeTrial, wrong_classes
+from streamrf.solvers.judging import RidgeTrial, wrong_classes
 from streamrf.statistics.target_scan import TargetScan, settle_targets
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError

@@ -18,7 +18,7 @@ from streamrf.training.run import chosen
 def settings(evidence: Evidence) -> Section:
     """Every setting, and which of them were left to the pilot."""
     model = evidence.model
-    asked = model.story.get("asked") or {}
+    asked = model.metadata.get("asked") or {}
     rows = []
     for name, value in chosen(model.recipe).items():
         by_itself = name in asked and asked[name] in ("auto", None) and value not in ("auto", None)
@@ -30,7 +30,7 @@ def settings(evidence: Evidence) -> Section:
 
 def provenance(evidence: Evidence) -> Section:
     """Data, digests, versions and history."""
-    model, story = evidence.model, evidence.model.story
+    model, story = evidence.model, evidence.model.metadata
     data = story.get("data") or {}
     rows = [("data", data.get("describe")), ("fingerprint", data.get("fingerprint"))]
     rows += [(f"shard {i}", f"{s.label}: {format_count(s.rows.count)} of {format_count(s.n_rows)} rows")
@@ -51,7 +51,7 @@ def _event(event: dict[str, Any]) -> str:
 
 def cost(evidence: Evidence) -> Section:
     """Time, memory and throughput of the run."""
-    section, story = Section("cost", "Time and memory"), evidence.model.story
+    section, story = Section("cost", "Time and memory"), evidence.model.metadata
     seconds = {k: v for k, v in (story.get("seconds") or {}).items() if isinstance(v, int | float)}
     memory = {k: v for k, v in (story.get("memory") or {}).items() if v}
     if seconds:

@@ -32,7 +32,7 @@ def _about_rows(evidence: Evidence) -> str:
 
 
 def _kept_errors(evidence: Evidence, section: Section) -> Section:
-    found = evidence.model.story.get("holdout") or {}
+    found = evidence.model.metadata.get("holdout") or {}
     section.table = [(name.replace("_", " "), number(v)) for name, v in found.items() if isinstance(v, int | float)]
     if "confusion" in found:
         section.pictures.append(_confusion_picture(np.array(found["confusion"]), evidence.model))

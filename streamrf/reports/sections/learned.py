@@ -17,11 +17,11 @@ SHOWN_COLUMNS = 20
 def learned(evidence: Evidence) -> Section:
     """Pictures of whatever of these the model has."""
     section = Section("learned", "What was learned", "Before the pass, on a sample of the rows; then it was fixed.")
-    learning = evidence.model.story.get("learning") or {}
+    learning = evidence.model.metadata.get("learning") or {}
     found = [
         _history(learning.get("map") or {}),
         _metric(evidence, learning.get("metric") or {}),
-        _binning(evidence, evidence.model.story.get("binning") or {}),
+        _binning(evidence, evidence.model.metadata.get("binning") or {}),
     ]
     section.pictures = [picture for picture in found if picture is not None]
     return section

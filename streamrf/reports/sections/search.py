@@ -12,7 +12,7 @@ from streamrf.reports.page import Section
 
 def search(evidence: Evidence) -> Section:
     """The pilot's trials and the path of lambda."""
-    story, model = evidence.model.story, evidence.model
+    story, model = evidence.model.metadata, evidence.model
     section = Section("search", "Search", "Small fits on a sample choose scaling, kernel and width; then rows that were"
                       " held out choose λ.")  # fmt: skip
     trials = [t for t in story.get("pilot") or () if {"length_scale", "scaling", "kernel", "D", "error"} <= set(t)]

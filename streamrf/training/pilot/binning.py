@@ -1,12 +1,12 @@
-"""What random binning settles before its passes: scaling, a width for each column, grids; and whether it is better.
+"""What random binning chooses before its passes: scaling, a width for each column, grids; and whether it is better.
 
-``binning_pilot`` has the search itself. Here it meets a recipe and a sample, and the pilot of Fourier features.
+``widths`` has the search itself. Here it meets a recipe and a sample, and the pilot of Fourier features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,31 +16,18 @@ from streamrf.features.binning.map import BinningMap, occupancy, width_law
 from streamrf.features.scaling import Scaling, fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, BINNING, Recipe
-from streamrf.solvers.binning_plan import settled_sizes, trial_grids
-from streamrf.solvers.trial import wrong_classes
+from streamrf.solvers.binning import default_bits, default_grids
+from streamrf.solvers.judging import wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.fourier import DEFAULTS, VALIDATION, PilotRun, Trial
+from streamrf.training.pilot.choice import BinningTrial, Choice, Trial
+from streamrf.training.pilot.fourier import DEFAULTS, VALIDATION, PilotRun
+from streamrf.training.pilot.sizes import trial_grids
 from streamrf.training.pilot.widths import RIDGE, Rows, WidthSearch, WidthTrial, choose_widths, few_outputs
 
 KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise
 SCALINGS = ("standard", "quantile")
 OCCUPANCY_ROWS = 20_000
-
-
-@dataclass(frozen=True)
-class BinningTrial(Trial):
-    """Its length scale is the geometric mean over columns; it has grids in place of features."""
-
-    grids: int = 0
-
-
-@dataclass
-class Settled:
-    """What the pilot settled: a recipe without ``auto``, and what the model's story says about it."""
-
-    recipe: Recipe
-    story: dict[str, Any]
 
 
 class BinningPilot:
@@ -50,25 +37,26 @@ class BinningPilot:
         self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, rows: int, reporter: Reporter
     ) -> None:
         kernel = KERNEL if recipe.kernel == AUTO else recipe.kernel
-        self.recipe = settled_sizes(recipe.with_(map=BINNING, kernel=kernel), rows)
+        grids, bits = recipe.grids or default_grids(rows), recipe.table_bits or default_bits(rows)
+        self.recipe = recipe.with_(map=BINNING, kernel=kernel, grids=grids, table_bits=bits)
         self.sample, self.coding, self.threads, self.reporter = sample, coding, threads, reporter
         self.rows = rows  # of the run
         self.cut = len(sample) - max(1, int(len(sample) * VALIDATION))
-        values = coding.values(sample.y)  # type: ignore[arg-type]
+        values = coding.values(sample.targets)
         spread = values.std(axis=0) if coding.task == REGRESSION else np.ones(values.shape[1])
         self.unit = np.where(spread > 0, spread, 1.0)  # outputs count alike, whatever their units
         self.targets = values / self.unit
         self.trials: list[BinningTrial] = []
 
-    def settle(self) -> Settled:
+    def choose(self) -> Choice:
         """Everything chosen by trials."""
         if self.recipe.length_scale is not None:
-            return self._settled(*self._at_one_width(self.recipe.length_scale))
+            return self._choice(*self._at_one_width(self.recipe.length_scale))
         searches = {name: self._search(name, few_outputs(self.targets)) for name in self._scalings()}
         choice = choose_widths(searches)
         for name, trial in choice.trials:
             self._note(name, trial, next(iter(searches.values())).grids)
-        return self._settled(choice.scaling, choice.length_scales(self.rows), choice.exponent)
+        return self._choice(choice.scaling, choice.length_scales(self.rows), choice.exponent)
 
     def _at_one_width(self, length_scale: float) -> tuple[str, np.ndarray]:
         """All columns have the same; only scalings are compared."""
@@ -80,26 +68,25 @@ class BinningPilot:
             self._note(name, found[name], search.grids)
         return min(found, key=lambda name: found[name].error), widths
 
-    def defaults(self) -> Settled:
+    def defaults(self) -> Choice:
         """Without trials: every column counts alike."""
         scaling = str(DEFAULTS["scaling"]) if self.recipe.scaling == AUTO else self.recipe.scaling
         search = self._search(scaling, few_outputs(self.targets))
         given = self.recipe.length_scale
-        return self._settled(scaling, search.first() if given is None else np.full(len(search.spread), given))
+        return self._choice(scaling, search.first() if given is None else np.full(len(search.spread), given))
 
-    def compared(self, settled: Settled, scale: np.ndarray) -> BinningTrial:
-        """What was settled, with all outputs and the grids of the run (where that is cheap), judged as others are."""
+    def compared(self, choice: Choice, scale: np.ndarray) -> BinningTrial:
+        """What was chosen, with all outputs and the grids of the run (where that is cheap), judged as others are."""
         rows, outputs = len(self.sample), self.targets.shape[1]
-        grids = trial_grids(rows, outputs, settled.recipe.grids or 1)
-        search = self._search(settled.recipe.scaling, self.targets, grids)
-        wider = (self.rows / max(1, self.cut)) ** settled.story["binning"]["growth"]
-        trial = search.trial(np.asarray(settled.story["binning"]["length_scales"]) * wider)
-        return self._note(settled.recipe.scaling, trial, grids, scale)
+        grids = trial_grids(rows, outputs, choice.recipe.grids or 1)
+        search = self._search(choice.recipe.scaling, self.targets, grids)
+        assert choice.length_scales is not None
+        trial = search.trial(choice.length_scales * (self.rows / max(1, self.cut)) ** choice.growth)
+        return self._note(choice.recipe.scaling, trial, grids, scale)
 
-    def _settled(self, scaling: str, length_scales: np.ndarray, growth: float = 0.0) -> Settled:
+    def _choice(self, scaling: str, length_scales: np.ndarray, growth: float = 0.0) -> Choice:
         recipe = self.recipe.with_(scaling=scaling, ridge=self._ridge, bits="8", form="phase")
-        facts = {"length_scales": [float(each) for each in length_scales], "growth": growth}
-        return Settled(recipe, {"pilot": [vars(trial) for trial in self.trials], "binning": facts})
+        return Choice(recipe, tuple(self.trials), length_scales=length_scales, growth=growth)
 
     @property
     def _ridge(self) -> float:
@@ -140,44 +127,41 @@ class BinningPilot:
         return {"misses": wrong, "error": float(error)}
 
 
-def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -> Settled:
+def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -> Choice:
     """Both pilots, and the better of their last trials, which have the same rows and take about the same time."""
-    recipe = fourier.settle()
-    here = _last(fourier.trials)
-    settled = binning.settle()
-    there = binning.compared(settled, fourier.target_variance())
-    trials = [vars(trial) for trial in (*fourier.trials, *binning.trials)]
+    smooth = fourier.choose()
+    here = _last(smooth.trials)
+    binned = binning.choose()
+    there = binning.compared(binned, fourier.target_variance())
     verdict = (
         f"Fourier features: error {here.error:.4f} in {here.seconds:.2f} s at D = {here.D};"
         f" random binning: {there.error:.4f} in {there.seconds:.2f} s with {there.grids} grids"
     )
     better = there.error < here.error
     reporter.note(f"{verdict}: {'random binning' if better else 'Fourier features'} it is")
-    chosen = settled if better else Settled(recipe, {})
-    return Settled(chosen.recipe, {**chosen.story, "pilot": trials, "compared": verdict})
+    trials = (*fourier.trials, *binning.trials)
+    return replace(binned if better else smooth, trials=trials, notes={"compared": verdict})
 
 
-def _last(trials: list[Trial]) -> Trial:
+def _last(trials: Sequence[Trial]) -> Trial:
     """The best of those with most rows and features."""
     size = max((trial.rows, trial.D) for trial in trials)
     return min((trial for trial in trials if (trial.rows, trial.D) == size), key=lambda trial: trial.error)
 
 
 def build_binning(
-    recipe: Recipe, scaling: Scaling, X: np.ndarray, story: dict[str, Any], threads: Threads
-) -> BinningMap:
-    """The map that was settled; how full its slots are with the sample goes into the story."""
-    scaled = scaling.transform(X, np.float32)
-    facts = story["binning"]
+    choice: Choice, scaling: Scaling, X: np.ndarray, threads: Threads
+) -> tuple[BinningMap, dict[str, Any]]:
+    """The map that was chosen, and how full its bins are with the sample."""
+    scaled, recipe = scaling.transform(X, np.float32), choice.recipe
     assert recipe.grids is not None
     assert recipe.table_bits is not None
     map = BinningMap.draw(
         width_law(recipe.kernel), scaling.n_outputs, recipe.grids, recipe.table_bits, recipe.seed,
-        metric=np.asarray(facts["length_scales"]), bounds=(scaled.min(axis=0), scaled.max(axis=0)),
+        metric=choice.length_scales, bounds=(scaled.min(axis=0), scaled.max(axis=0)),
     )  # fmt: skip
     found = occupancy(map, scaled[:OCCUPANCY_ROWS], threads)
-    facts["sample"] = {
+    return map, {
         "rows": found.rows, "bins": float(found.cells.mean()), "occupied": float(found.occupied.mean() / found.slots),
         "colliding": found.colliding,
     }  # fmt: skip
-    return map

@@ -25,52 +25,33 @@ from streamrf.features.kernels import make_kernel, median_length_scale
 from streamrf.features.precision import PRECISIONS, make_precision
 from streamrf.features.scaling import Scaling, fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
-from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
-from streamrf.solvers.ridge import Weights
-from streamrf.solvers.trial import RidgeTrial, wrong_classes
+from streamrf.recipe import AUTO, NONE, Recipe
+from streamrf.solvers.judging import RidgeTrial, wrong_classes
+from streamrf.statistics.predictor import Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.choice import Choice, Trial
+from streamrf.training.pilot.sizes import (
+    LARGE_ROWS,
+    PILOT_D,
+    PRODUCTS_A_SECOND,
+    RIDGES,
+    SMALL_D,
+    SMALL_ROWS,
+    budget_seconds,
+)
 from streamrf.training.pilot.trend import FAR, SMALLER, lowest, power, reach
 
-RIDGES = tuple(10.0**e for e in range(-10, 0))
 KERNELS = ("gaussian", "laplacian", "matern32")
 DEFAULTS = {"scaling": "standard", "kernel": "gaussian", "bits": "12", "ridge": 1e-6}  # --pilot none
 TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a root mean square)
 VALIDATION = 0.25
-SMALL_D, SMALL_ROWS = 512, 8000
-PILOT_D, LARGE_ROWS, MOST_ROWS = 2048, 24_000, 96_000
-BINNING_ROWS = 53_334  # three quarters of them to fit: random binning learns a width for each column
-SHARE, LAST_FITS = 0.15, 6  # the last stage's fits may cost so much of the pass
-SAMPLE_BYTES = 64 * 2**20
-PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS = 1e11, 8.0, 30.0
 MAP_COST, FACTOR_COST = 4.0, 2.0  # of a product in a projection or a factorisation, next to one in a Gram matrix
 FINALISTS = 3
 # What trials are made with. Classes are noisy targets: eight bits hold what can be learnt of them, and a penalty below
 # LEAST_RIDGE would only pick wide kernels that lean on digits far behind the point, and lose at the D of the real run.
 SEARCH_BITS = {REGRESSION: "12", CLASSIFICATION: "8"}
 LEAST_RIDGE = {REGRESSION: 1e-12, CLASSIFICATION: 1e-8}
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One setting and what it cost: ``error`` is the mean squared error on unseen rows over the targets' variance."""
-
-    scaling: str
-    kernel: str
-    length_scale: float
-    D: int
-    bits: str
-    rows: int
-    ridge: float = 0.0
-    error: float = np.inf
-    misses: float | None = None  # share of wrong classes, for classification
-    seconds: float = 0.0
-    metric: str = NONE  # or the name of one that the run learned
-
-    @property
-    def size(self) -> tuple[object, ...]:
-        """What trials have in common that differ in width alone."""
-        return self.scaling, self.kernel, self.D, self.bits, self.rows, self.metric
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,21 +68,21 @@ class PilotRun:
     A trial is a small training run: the same sums, solver and scores as the large one."""
 
     def __init__(
-        self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, budget: float, reporter: Reporter,
-        *, rows: int = 0,
+        self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, reporter: Reporter,
+        rows: int = 0, budget: float | None = None,
     ) -> None:  # fmt: skip
         self.recipe, self.coding, self.threads, self.reporter = recipe, coding, threads, reporter
         self.sample, self.rows = sample, max(rows, len(sample))  # of the whole table
-        self.budget = self.limit = budget * PRODUCTS_A_SECOND
+        seconds = budget_seconds(self.rows, recipe.D) if budget is None else budget
+        self.budget = self.limit = seconds * PRODUCTS_A_SECOND
         self.spent = 0.0  # products
         self.trials: list[Trial] = []
         self.factors: dict[str, np.ndarray] = {}  # of metrics, by the name that a trial has them by
-        self.metric: np.ndarray | None = None  # that of the winner
         self.any_ridge = False  # even if one was given: a metric is to be the same whether it was or not
         self.learning: dict[str, Any] = {}  # how the metric was learned
 
-    def settle(self) -> Recipe:
-        """The recipe with every ``auto`` replaced."""
+    def choose(self) -> Choice:
+        """The recipe with every ``auto`` replaced, and the metric where one was learned."""
         rows = len(self.sample)
         small = min(self.recipe.D, SMALL_D), min(rows, SMALL_ROWS)
         large = min(self.recipe.D, PILOT_D), min(rows, LARGE_ROWS)
@@ -117,8 +98,7 @@ class PilotRun:
             best, isotropic = self.with_metric(best)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
-        self.metric = self._folded(best, isotropic)
-        return replace(
+        recipe = replace(
             self.recipe,
             scaling=best.scaling,
             kernel=best.kernel,
@@ -128,15 +108,19 @@ class PilotRun:
             map=default_kind(kernel, self._columns(best)) if self.recipe.map == AUTO else self.recipe.map,
             form=self.recipe.settled_form,
         )
+        return self._choice(recipe, best, isotropic)
 
-    def settle_metric(self) -> Recipe:
-        """Of a recipe that has no ``auto`` left, which stays as it is."""
+    def choose_metric(self) -> Choice:
+        """Return a fully resolved recipe unchanged, with a metric for it."""
         recipe, rows = self.recipe, min(len(self.sample), LARGE_ROWS)
         assert recipe.length_scale is not None
         D = min(recipe.D, PILOT_D)
         plain = self.fit(Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows))
-        self.metric = self._folded(*self.with_metric(plain))
-        return recipe
+        return self._choice(recipe, *self.with_metric(plain))
+
+    def _choice(self, recipe: Recipe, best: Trial, isotropic: Trial) -> Choice:
+        notes = {"learning": {"metric": self.learning}} if self.learning else {}
+        return Choice(recipe, tuple(self.trials), self._folded(best, isotropic), notes=notes)
 
     def _folded(self, best: Trial, isotropic: Trial) -> np.ndarray | None:
         """The metric with its width in it: the recipe keeps that of the isotropic kernel, from which all of it follows
@@ -313,29 +297,12 @@ class PilotRun:
 
     def _judge(self, fitted: RidgeTrial, path: list[Weights], rows: Block) -> dict[str, Any]:
         """The best lambda and its errors."""
-        scores, truth = fitted.scores(path, rows), self.coding.values(rows.y)  # type: ignore[arg-type]
+        scores, truth = fitted.scores(path, rows), self.coding.values(rows.targets)
         scale = self.target_variance()
         errors = (((scores - truth[:, None]) ** 2).mean(axis=0) / scale).mean(axis=1)
         best = int(np.argmin(errors))
         wrong = float(wrong_classes(scores[:, best], truth).mean()) if self.coding.task == CLASSIFICATION else None
         return {"ridge": path[best].ridge, "error": float(errors[best]), "misses": wrong}
-
-
-def budget_seconds(rows: int, D: int) -> float:
-    """What each half may cost before no new width is tried: a tenth of the pass, on a machine of two modest cores."""
-    return float(np.clip(0.1 * rows * D * D / PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS))
-
-
-def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:
-    """How many rows the pilot should see: more where the pass that follows is long."""
-    if recipe.pilot == "none":
-        return LARGE_ROWS
-    if recipe.map in (ANY, BINNING):
-        return int(np.clip(SAMPLE_BYTES // row_bytes, LARGE_ROWS, BINNING_ROWS))
-    ratio = (recipe.D / min(recipe.D, PILOT_D)) ** 2
-    cheap = LEAST_SECONDS * PRODUCTS_A_SECOND / min(recipe.D, PILOT_D) ** 2
-    affordable = int(max(SHARE * rows * ratio, cheap / 2) / LAST_FITS)
-    return int(np.clip(min(affordable, SAMPLE_BYTES // row_bytes), LARGE_ROWS, MOST_ROWS))
 
 
 def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:

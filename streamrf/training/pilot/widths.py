@@ -16,17 +16,15 @@ import numpy as np
 
 from streamrf.features.binning.map import BinningMap, GammaWidths, WidthLaw
 from streamrf.features.binning.normal import BinningNormal, scores
+from streamrf.solvers.binning import default_bits
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.sizes import PILOT_GRIDS
 
 LAW = GammaWidths(4.0)
 RIDGE = 0.03  # of z(x)'z(x) / P = 1; early stopping does most of the regularising
-STEPS = 30  # of conjugate gradients at most: the held-out rows stop them after 4 to 15
-FEWEST_GRIDS, MOST_GRIDS, VISITS = 100, 400, 2e7  # grids times rows
-FULL_SLOTS = 4  # rows for each slot of a grid
 
-PILOT_GRIDS = 32
 PILOT_STEPS = 8
 ROUNDS, FEWEST_ROUNDS = 10, 2
 WORK = 4e9  # cells of all trials together: about ten seconds of one core
@@ -42,16 +40,6 @@ FEWER = 8  # the growth of widths is measured between a sample and an eighth of 
 STEEPEST = 1.0 / 3.0
 MOST_OUTPUTS = 3
 _TARGET_BITS = 24
-
-
-def default_bits(rows: int) -> int:
-    """Slots for a quarter of the rows: beyond it larger tables hardly help."""
-    return int(np.clip(np.ceil(np.log2(max(1, rows) / FULL_SLOTS)), 8, 24))
-
-
-def default_grids(rows: int) -> int:
-    """100 grids, and up to 400 where rows are so few that they cost nothing."""
-    return int(np.clip(VISITS / max(1, rows), FEWEST_GRIDS, MOST_GRIDS))
 
 
 @dataclass(frozen=True)

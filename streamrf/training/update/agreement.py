@@ -7,8 +7,7 @@ import numpy as np
 from streamrf.data.columns.document import Columns
 from streamrf.data.source import Source
 from streamrf.features.targets import REGRESSION
-from streamrf.models.model import check_columns
-from streamrf.models.prepared import Prepared
+from streamrf.models.model import UntrainedModel
 from streamrf.statistics.gram import MAX_ROWS, GramState
 from streamrf.statistics.target_scan import TargetScan
 from streamrf.support.errors import DataError, MismatchError, NumericalError
@@ -16,9 +15,9 @@ from streamrf.support.errors import DataError, MismatchError, NumericalError
 ORIGIN = "start both from one `streamrf prepare`, or from one model"
 
 
-def check_same(first: Prepared, second: Prepared, names: tuple[str, str]) -> None:
+def check_same(first: UntrainedModel, second: UntrainedModel, names: tuple[str, str]) -> None:
     """Refuse sums that do not mean the same, naming the part that differs."""
-    ours, theirs = first.digests(), second.digests()
+    ours, theirs = first.pipeline.digests(), second.pipeline.digests()
     for part, describe in _DESCRIPTIONS.items():
         if ours[part] != theirs[part]:
             about = [f"{describe(one)}, {digests[part][:12]}" for one, digests in ((first, ours), (second, theirs))]
@@ -30,15 +29,15 @@ def check_same(first: Prepared, second: Prepared, names: tuple[str, str]) -> Non
     _check_columns(first.columns, second.columns, names)
 
 
-def _map(prepared: Prepared) -> str:
+def _map(prepared: UntrainedModel) -> str:
     return f"{prepared.map.n_features} {prepared.map.kind} features at {prepared.map.precision.name} bits"
 
 
-def _scaling(prepared: Prepared) -> str:
+def _scaling(prepared: UntrainedModel) -> str:
     return f"{prepared.scaling.kind} scaling of {prepared.scaling.n_inputs} columns"
 
 
-def _coding(prepared: Prepared) -> str:
+def _coding(prepared: UntrainedModel) -> str:
     coding = prepared.coding
     return f"classes {', '.join(map(str, coding.classes[:10]))}" if coding.classes else f"{coding.outputs} numbers"
 
@@ -64,15 +63,15 @@ def _check_columns(first: Columns | None, second: Columns | None, names: tuple[s
         )
 
 
-def check_source(prepared: Prepared, source: Source) -> None:
+def check_source(prepared: UntrainedModel, source: Source) -> None:
     """Refuse data whose columns or targets are not those the sums are made of, before a row is read."""
-    check_columns(source, prepared.scaling.n_inputs, prepared.feature_names)
+    prepared.check_fits(source)
     wanted = prepared.coding.outputs if prepared.coding.task == REGRESSION else 1
     if source.n_outputs != wanted:
         raise DataError(f"the data has {source.n_outputs} target columns, the statistics have {wanted}")
 
 
-def check_targets(prepared: Prepared, scan: TargetScan) -> None:
+def check_targets(prepared: UntrainedModel, scan: TargetScan) -> None:
     """Refuse labels or numbers that the target coding does not know, before the pass begins."""
     coding = prepared.coding
     if coding.classes and scan.distinct is not None:
@@ -90,7 +89,7 @@ def check_room_for(state: GramState, more: int, name: str) -> None:
         raise NumericalError(f"{name}: {state.rows + more:,} rows, and exact sums hold up to {MAX_ROWS:,}")
 
 
-def check_possible(prepared: Prepared, state: GramState, removed: str) -> None:
+def check_possible(prepared: UntrainedModel, state: GramState, removed: str) -> None:
     """Sums that no rows can have mean that what was removed was not what had been added."""
     D, layout = prepared.map.n_features, state.layout
     sums = layout.columns(state.totals, D, D + 1)[: D + 1, 0]
@@ -98,5 +97,5 @@ def check_possible(prepared: Prepared, state: GramState, removed: str) -> None:
     if prepared.map.precision.exact and (sums[D] != state.rows or np.abs(sums[:D]).max() > limit):
         raise MismatchError(
             f"what is left after removing {removed} are sums that no rows have: it has changed since it was added,"
-            " so nothing was removed; train anew on the rest"
+            " so nothing was removed; retrain on the rest"
         )

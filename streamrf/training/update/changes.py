@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from streamrf.data.source import Source
-from streamrf.models.prepared import Prepared
-from streamrf.recipe import ANY, AUTO, BINNING, Recipe
+from streamrf.models.model import UntrainedModel
+from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.statistics.target_scan import scan_targets
 from streamrf.support.errors import InputError, MismatchError
@@ -44,18 +44,18 @@ def at_work(work: Work | None) -> Iterator[Work]:
 
 def prepare(
     source: Source, recipe: Recipe | None = None, work: Work | None = None, *, classes: tuple[str, ...] | None = None
-) -> Prepared:
-    """Everything that is fixed before a pass: look, pilot, scaling, map. ``classes``: all labels there will ever be."""
-    recipe = recipe or Recipe()
+) -> UntrainedModel:
+    """Everything that is fixed before a pass. ``classes``: all labels there will ever be."""
+    recipe = (recipe or Recipe()).as_fourier()
     _check_sums(recipe)
     with at_work(work) as work:
         training = Training(source, recipe.with_(solver=DIRECT), work.settings, work.reporter, work.threads)
-        return training.prepare_alone(classes)
+        return training.prepare(classes)
 
 
 def _check_sums(recipe: Recipe) -> None:
     """Refuse what sums of rows that each count once, solved by least squares, would pass over in silence."""
-    if recipe.map in (ANY, BINNING):
+    if recipe.map == BINNING:
         raise InputError(
             "random binning has no sums that can be added or taken away: use Fourier features (--map auto --D 2000)"
         )
@@ -76,7 +76,7 @@ def _check_sums(recipe: Recipe) -> None:
 
 
 def accumulate(
-    prepared: Prepared, source: Source, work: Work | None = None, *, rows: RowSet | None = None
+    prepared: UntrainedModel, source: Source, work: Work | None = None, *, rows: RowSet | None = None
 ) -> Statistics:
     """The statistics of a source, or of some of its rows."""
     _check_sums(prepared.recipe)
@@ -87,7 +87,7 @@ def accumulate(
     with at_work(work) as work:
         training = Training(source, recipe, work.settings, work.reporter, work.threads)
         state, ledger = training.accumulate(prepared, rows)
-    return Statistics(prepared, state.gram, ledger, state.dropped, name=source.describe())
+    return Statistics(prepared, state.sums, ledger, state.dropped, name=source.describe())
 
 
 def update(statistics: Statistics, source: Source, work: Work | None = None, *, rows: RowSet | None = None) -> int:

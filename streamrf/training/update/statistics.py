@@ -11,14 +11,14 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.features.targets import REGRESSION
-from streamrf.models.model import Model, statistics_of, versions
-from streamrf.models.prepared import Prepared
+from streamrf.models.model import Model, UntrainedModel, statistics_of, versions
 from streamrf.solvers.lambda_path import GcvPath
-from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.gram_kernels import Layout
 from streamrf.statistics.gram_kernels.pickling import ChosenThere
+from streamrf.statistics.predictor import Weights
 from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
@@ -27,7 +27,7 @@ from streamrf.training.update.agreement import check_possible, check_room_for, c
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"
 FIRST_RIDGE = 1e-6  # where every walk begins: the model then depends on the rows alone, not on how they came together
-CARRIED = ("pilot", "asked", "history")  # parts of a model's story that stay true of its statistics
+CARRIED = ("pilot", "asked", "history")  # parts of a model's metadata that stay true of its statistics
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Statistics:
     Each refuses statistics of another map, scaling or target coding, and rows that are in already or were never in.
     """
 
-    prepared: Prepared
+    prepared: UntrainedModel
     state: GramState
     ledger: Ledger
     dropped: int = 0  # rows that were left out because of NaN
@@ -46,7 +46,7 @@ class Statistics:
     name: str = "these statistics"
 
     @classmethod
-    def zero(cls, prepared: Prepared) -> Self:
+    def zero(cls, prepared: UntrainedModel) -> Self:
         """The statistics of no rows."""
         return cls(prepared, _gram(prepared).zero(), Ledger())
 
@@ -64,13 +64,13 @@ class Statistics:
         model = Model.load(archive.path)
         prepared = prepared_of(model)
         state = _gram(prepared).load(statistics_of(archive))
-        dropped = int(model.story.get("dropped") or 0)
+        dropped = int(model.metadata.get("dropped") or 0)
         return cls(prepared, state, model.ledger, dropped, model.weights.ridge, model.calibration, str(archive.path))
 
     @classmethod
     def _from_archive(cls, archive: Archive) -> Self:
         document = archive.document(STATISTICS)
-        prepared = Prepared.from_parts(document["prepared"], archive.arrays("arrays"))
+        prepared = UntrainedModel.from_parts(document["prepared"], archive.arrays("arrays"))
         state = _gram(prepared).load(statistics_of(archive))
         return cls(
             prepared, state, Ledger.from_json(document["ledger"]), int(document["dropped"]), name=str(archive.path)
@@ -152,8 +152,9 @@ class Statistics:
         fewer = replace(coding, offset=coding.offset[chosen], step=coding.step[chosen])
         state = select_columns(self.state, np.array([*range(D + 1), *targets]))
         names = self.prepared.target_names
-        kept = replace(self.prepared, coding=fewer, target_names=names and tuple(names[k] for k in chosen))
-        return replace(self, prepared=kept, state=state, ledger=self.ledger.copy())
+        names = names and tuple(names[k] for k in chosen)
+        kept = replace(self.prepared.pipeline, coding=fewer, target_names=names)
+        return replace(self, prepared=replace(self.prepared, pipeline=kept), state=state, ledger=self.ledger.copy())
 
     def solve(self, *ridges: float, threads: Threads | None = None) -> Model:
         """The model at this lambda; of several, or of all where none is named, at the one that GCV likes best."""
@@ -170,34 +171,34 @@ class Statistics:
                 path.choose(FIRST_RIDGE)
         return self._model(path.weights, {"lambda_path": path.table()})
 
-    def _model(self, weights: Weights, story: dict[str, Any]) -> Model:
+    def _model(self, weights: Weights, facts: dict[str, Any]) -> Model:
         facts = {
-            "rows": self.rows, "dropped": self.dropped, "statistics_digest": self.digest(), "holdout": None,
+            "rows": self.rows, "dropped": self.dropped, "statistics_digest": self.digest(), "holdout": None, **facts,
         }  # fmt: skip
-        return self.prepared.model(weights, self.calibration, self.ledger, {**self.prepared.story, **facts, **story})
+        return self.prepared.trained(weights, self.calibration, self.ledger, facts)
 
     def remember(self, event: str, rows: int) -> None:
         """Write one line of history; it stays with the model, and names no shard."""
-        history = [*self.prepared.story.get("history", ()), {"event": event, "rows": rows, "rows_in": self.rows}]
-        self.prepared = replace(self.prepared, story={**self.prepared.story, "history": history})
+        history = [*self.prepared.metadata.get("history", ()), {"event": event, "rows": rows, "rows_in": self.rows}]
+        self.prepared = self.prepared.with_metadata(history=history)
 
 
-def prepared_of(model: Model) -> Prepared:
-    """What was fixed before the model's pass."""
-    story = {name: model.story[name] for name in CARRIED if name in model.story}
-    if "history" not in story:
-        story["history"] = [{"event": "train", "rows": model.story.get("rows"), "holdout": model.story.get("holdout")}]
-    names = (model.feature_names, model.columns, model.target_names)
-    return Prepared(model.recipe, model.coding, model.scaling, model.map, story, *names)
+def prepared_of(model: Model) -> UntrainedModel:
+    """The model without its weights, and with what stays true of its statistics."""
+    metadata = {name: model.metadata[name] for name in CARRIED if name in model.metadata}
+    if "history" not in metadata:
+        first = {"event": "train", "rows": model.metadata.get("rows"), "holdout": model.metadata.get("holdout")}
+        metadata["history"] = [first]
+    return UntrainedModel(model.recipe, model.pipeline, metadata)
 
 
-def save_prepared(prepared: Prepared, path: str | Path, *, overwrite: bool = False) -> None:
+def save_prepared(prepared: UntrainedModel, path: str | Path, *, overwrite: bool = False) -> None:
     """Write what is fixed before any pass, so that other sites start from the same map."""
     document, arrays = prepared.to_parts()
     write_archive(path, kind=PREPARED, documents={PREPARED: document}, arrays={"arrays": arrays}, overwrite=overwrite)
 
 
-def load_prepared(path: str | Path) -> Prepared:
+def load_prepared(path: str | Path) -> UntrainedModel:
     """From a prepared archive; a model or statistics will do as well."""
     archive = read_archive(path)
     with _whole(path):
@@ -206,7 +207,7 @@ def load_prepared(path: str | Path) -> Prepared:
         if archive.kind not in (PREPARED, STATISTICS):
             raise MismatchError(f"{path} is a {archive.kind} archive, and a prepared archive is needed.")
         document = archive.document(archive.kind)
-        return Prepared.from_parts(
+        return UntrainedModel.from_parts(
             document if archive.kind == PREPARED else document["prepared"], archive.arrays("arrays")
         )
 
@@ -225,7 +226,7 @@ def select_columns(state: GramState, keep: np.ndarray) -> GramState:
     return GramState(new, totals, state.rows)
 
 
-def _gram(prepared: Prepared) -> Gram:
+def _gram(prepared: UntrainedModel) -> Gram:
     return Gram(prepared.scaling, prepared.map, prepared.coding, ChosenThere(prepared.map.precision.key))
 
 

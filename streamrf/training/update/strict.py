@@ -14,11 +14,11 @@ from streamrf.training.update.changes import Work, rows_in
 
 
 def retrain(
-    model: Model, stays: Source, leaves: Source | None, work: Work, anew: Callable[[], Source] | None = None
+    model: Model, stays: Source, leaves: Source | None, work: Work, recoded: Callable[[], Source] | None = None
 ) -> tuple[Trained, int]:
     """The model that the same request would have made of the shards that stay, and how many rows are gone.
 
-    Shards are compared with the ledger as the model codes their columns. ``anew`` then opens those that stay with a
+    Shards are compared with the ledger as the model codes their columns. ``recoded`` then opens those that stay with a
     coding that is learned from them alone; without it they are trained on as they are.
     """
     gone = _gone(model.ledger, ledger_of(stays, RowSet([(0, stays.n_rows)])))
@@ -26,12 +26,12 @@ def retrain(
         raise InputError("every shard of the model is among those that stay: there is nothing to forget")
     if leaves is not None:
         _check_named(gone, ledger_of(leaves, rows_in(model.ledger, leaves)))
-    if "asked" not in model.story:
-        raise InputError("this model does not say how it was asked for: train anew on the shards that stay")
-    if model.story.get("data", {}).get("weighted") and not stays.has_weights:
-        raise InputError("this model was trained on rows with weights: train anew on the shards that stay, with theirs")
-    recipe = Recipe.from_json(model.story["asked"])
-    source = anew() if anew else stays
+    if "asked" not in model.metadata:
+        raise InputError("this model does not say how it was asked for: retrain on the shards that stay")
+    if model.metadata.get("data", {}).get("weighted") and not stays.has_weights:
+        raise InputError("this model was trained on rows with weights: retrain on the shards that stay, with theirs")
+    recipe = Recipe.from_json(model.metadata["asked"])
+    source = recoded() if recoded else stays
     trained = Training(source, recipe, work.settings, work.reporter, work.threads).run()
     return trained, gone.count
 

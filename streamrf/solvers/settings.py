@@ -1,0 +1,106 @@
+"""The settings that solvers heed: loss, penalty, solver, and how lambda is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from streamrf.features.settings import BINNING, FeatureSettings
+from streamrf.support.errors import InputError
+from streamrf.support.settings import AUTO, NOT_NEGATIVE, POSITIVE, Range, setting
+
+PRECONDITIONERS = ("sample", "nystrom")
+CLASS_WEIGHTS = ("balanced",)
+
+
+def _solvers() -> Iterable[str]:
+    from streamrf.solvers.registry import names
+
+    return names()
+
+
+def _losses() -> Iterable[str]:
+    from streamrf.solvers.registry import losses
+
+    return losses()
+
+
+@dataclass(frozen=True)
+class SolverSettings(FeatureSettings):
+    """What decides the weights, given the features."""
+
+    ridge: float | None = setting(
+        None, "Ridge penalty; chosen on hold-out rows by default.", flag="lambda", within=NOT_NEGATIVE
+    )
+    solver: str = setting(
+        AUTO, "cholesky sums a D x D matrix in one pass; cg passes over the rows some twenty times instead; newton and"
+        " sgd are for other losses.", choices=_solvers, group="solver",
+    )  # fmt: skip
+    preconditioner: str = setting(
+        AUTO, "What speeds up cg and newton: the factor of a sample of rows, or a sketch.",
+        choices=lambda: PRECONDITIONERS, group="solver",
+    )  # fmt: skip
+    loss: str = setting("squared", "What is minimised.", choices=_losses)
+    quantile: float = setting(
+        0.5, "--loss quantile: the quantile to predict.", within=Range(0, 1, above=True, below=True), group="solver"
+    )
+    huber_epsilon: float = setting(
+        1.35, "--loss huber: residuals beyond so many robust standard deviations count linearly.", within=POSITIVE,
+        group="solver",
+    )  # fmt: skip
+    class_weight: str | None = setting(
+        None, "Let every class count for as much, however few rows it has.", choices=lambda: CLASS_WEIGHTS
+    )
+    epochs: int | None = setting(
+        None, "--solver sgd: most passes over the rows (10); hold-out rows stop them.", within=Range(1, 10_000),
+        group="solver",
+    )  # fmt: skip
+    shards: int | None = setting(
+        None, "--solver sgd: parts of the rows that run side by side and are averaged (1).", flag="parts",
+        within=Range(1, 100_000), group="solver",
+    )  # fmt: skip
+    holdout: float | None = setting(
+        None, "Share of rows that choose lambda (a tenth, at most 20,000 rows).", within=Range(0, 1, below=True)
+    )
+    cv: int | None = setting(
+        None, "Choose lambda by K-fold cross-validation, in the same one pass.", metavar="K", within=Range(2, 100)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from streamrf.solvers.registry import solvers_for
+
+        if self.map == BINNING:
+            self._check_binning()
+        able = tuple(solvers_for(self.loss))
+        if self.solver not in (AUTO, *able):
+            self.refuse("solver", f"must be {' or '.join((AUTO, *able))}: the loss is {self.loss}")
+        self._check_descent(able[0] if self.solver == AUTO else self.solver)
+        if self.cv is not None and self.loss != "squared":
+            raise InputError(f"--cv is for the squared loss: --loss {self.loss} is judged by --holdout rows")
+        if self.cv is not None and self.solver not in (AUTO, "cholesky"):
+            raise InputError(f"--cv goes with --solver cholesky, not with {self.solver}: use --holdout")
+
+    def _check_binning(self) -> None:
+        if self.cv is not None:
+            raise InputError("--cv chooses lambda for Fourier features: random binning is judged by --holdout rows")
+        if self.loss != "squared":
+            self.refuse("loss", "must be squared: random binning has no other")
+        if self.solver not in (AUTO, "cg"):
+            self.refuse("solver", "must be auto or cg: random binning has no other")
+        if self.class_weight is not None:
+            self.refuse("class_weight", "must be left out: random binning counts rows")
+
+    def _check_descent(self, solver: str) -> None:
+        """Refuse what only stochastic gradients would heed, where another solver will be taken."""
+        if solver == "sgd":
+            return
+        from streamrf.solvers.sgd import SGD
+
+        able = ", ".join(SGD.losses)
+        for name in ("epochs", "shards"):
+            if getattr(self, name) is not None:
+                self.refuse(
+                    name, f"is a setting of --solver sgd, which is for the losses {able}: leave it out, or ask for that"
+                    f" solver (the loss is {self.loss})",
+                )  # fmt: skip

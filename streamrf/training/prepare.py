@@ -1,0 +1,162 @@
+"""From a source to an untrained model: scan the targets, draw a sample, run the pilot, fix scaling and map."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamrf.data.sampling import draw_sample
+from streamrf.data.source import Block, Source
+from streamrf.engines.base import Engine, Pass
+from streamrf.features.base import FeatureMap
+from streamrf.features.build import build_fourier
+from streamrf.features.fourier import kind_of
+from streamrf.features.kernels import make_kernel
+from streamrf.features.pipeline import Pipeline
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling import Scaling, fit_scaling
+from streamrf.features.targets import TargetCoding
+from streamrf.models.model import UntrainedModel
+from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
+from streamrf.solvers.plan import Plan
+from streamrf.statistics.moments import Moments
+from streamrf.statistics.target_scan import scan_targets, settle_targets
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads
+from streamrf.support.units import format_bytes
+from streamrf.training.pilot.binning import BinningPilot, best_of_both, build_binning
+from streamrf.training.pilot.choice import Choice
+from streamrf.training.pilot.fourier import PilotRun, defaults
+from streamrf.training.pilot.learning_report import map_sentence, with_names
+from streamrf.training.pilot.sizes import sample_rows
+from streamrf.training.plan import compares, replan
+
+FEWEST_ROWS = 8  # of a sample that can be split in two and still say anything
+
+
+@dataclass
+class Preparation:
+    """Everything that is chosen before the passes. ``plan`` is in force; ``agreed`` shows and checks another."""
+
+    source: Source
+    recipe: Recipe
+    plan: Plan
+    agreed: Callable[[Plan], Plan]
+    engine: Engine
+    reporter: Reporter
+    threads: Threads
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
+        """``classes`` are all there will ever be, as people write them: other data may have more than this source."""
+        source = self.source
+        coding = self._coding(classes)
+        self.reporter.note(coding.describe())
+        self._make_room_for(coding)
+        rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self.recipe)
+        sample = draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
+        choice = self._choose(sample, coding)
+        self._replan(choice.recipe, coding)
+        self.metadata = choice.metadata()
+        scaling = self._scaling(choice.recipe, sample)
+        map = self._map(choice, scaling, sample, coding)
+        recipe = choice.recipe.with_(solver=self.plan.solver)
+        pipeline = Pipeline(source.columns, scaling, map, coding, source.feature_names, source.target_names)
+        asked = self.recipe.to_json()  # with its autos: what a strict forget runs again
+        return UntrainedModel(recipe, pipeline, {**self.metadata, "asked": asked})
+
+    def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
+        scan = scan_targets(self.source)
+        assert self.source.y_dtype is not None
+        kind = self.source.y_dtype.kind
+        if classes is not None:
+            scan.declare(classes, kind)
+        return settle_targets(scan, self.recipe.task, kind, self.recipe.nan)
+
+    def _make_room_for(self, coding: TargetCoding) -> None:
+        """Plan again now that the classes are counted: many of them make wide targets and wide scores."""
+        if coding.classes:
+            wider = replan(self.plan, outputs=coding.outputs, classes=True)
+            if wider.projected > self.plan.projected or wider.keeps_features != self.plan.keeps_features:
+                self.plan = self.agreed(wider)
+
+    def _replan(self, recipe: Recipe, coding: TargetCoding) -> None:
+        """Plan again where the pilot chose random binning, or features so small that they may be kept."""
+        known = {"outputs": coding.outputs, "classes": bool(coding.classes)}
+        if recipe.map == BINNING != self.recipe.map:
+            self.plan = self.agreed(replan(self.plan, recipe=recipe.with_(pilot=NONE), **known))
+        elif recipe.map != BINNING and self.recipe.bits == AUTO and not self.plan.keeps_features:
+            if "features kept" not in self.plan.parts:
+                return
+            smaller = replan(self.plan, recipe=recipe.with_(solver=self.plan.solver), **known)
+            if smaller.keeps_features:
+                self.plan = self.agreed(smaller.with_parts(why=self.plan.why, others=self.plan.others))
+
+    def _choose(self, sample: Block, coding: TargetCoding) -> Choice:
+        recipe = self.recipe.with_(task=coding.task)
+        if len(sample) < FEWEST_ROWS:
+            recipe = recipe.with_(pilot=NONE, metric=NONE)
+        if recipe.map == ANY and not compares(self.source, recipe):
+            recipe = recipe.as_fourier()
+        if recipe.map in (ANY, BINNING):
+            return self._choose_map(sample, coding, recipe)
+        return self._choose_fourier(sample, coding, recipe)
+
+    def _choose_fourier(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Choice:
+        searched = recipe.pilot != NONE
+        recipe = recipe if searched else defaults(recipe, sample.X)
+        if not searched and recipe.metric == NONE:
+            return Choice(recipe)
+        run = PilotRun(sample, coding, recipe, self.threads, reporter=self.reporter, rows=self.source.n_rows)
+        choice = run.choose() if searched else run.choose_metric()
+        if run.learning:
+            told = with_names(run.learning, self.source.feature_names, choice.recipe.scaling)
+            choice.notes["learning"] = {"metric": told}
+        return choice
+
+    def _choose_map(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Choice:
+        """Random binning, or the better of it and Fourier features where either will do."""
+        rows, reporter = self.source.n_rows, self.reporter
+        binning = BinningPilot(sample, coding, recipe, self.threads, rows=rows, reporter=reporter)
+        if recipe.map == BINNING:
+            return binning.defaults() if recipe.pilot == NONE else binning.choose()
+        fourier = PilotRun(sample, coding, recipe.as_fourier(), self.threads, reporter=reporter, rows=rows)
+        plan = replan(self.plan, recipe=binning.recipe, outputs=coding.outputs, classes=bool(coding.classes))
+        if plan.fits:
+            return best_of_both(fourier, binning, reporter)
+        reporter.note(
+            f"random binning is not compared: it would need {format_bytes(plan.projected)}, the budget is"
+            f" {format_bytes(plan.budget)}"
+        )
+        return fourier.choose()
+
+    def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
+        if recipe.scaling != "minmax":
+            return fit_scaling(recipe.scaling, sample.X)
+        sizes = {"span_rows": self.plan.span_rows, "span_bytes": self.plan.span_bytes}
+        job = Pass.start(Moments(self.source.n_features), self.source, nan=recipe.nan, **sizes)
+        self.reporter.started("scaling", self.source.n_rows, 0)
+        moments = self.engine.run(job, lambda job: self.reporter.advanced(job.done.count + job.pending, None))
+        self.reporter.finished()
+        return fit_scaling("minmax", sample.X, moments=moments)
+
+    def _map(self, choice: Choice, scaling: Scaling, sample: Block, coding: TargetCoding) -> FeatureMap:
+        recipe = choice.recipe
+        if recipe.map == BINNING:
+            binning, facts = build_binning(choice, scaling, sample.X, self.threads)
+            self.metadata["binning"]["sample"] = facts
+            return binning
+        kernel, start = make_kernel(recipe.kernel, length_scale=recipe.length_scale), time.monotonic()
+        rows = slice(0, kind_of(recipe.map).rows)
+        map = build_fourier(
+            recipe.map, kernel, recipe.D, scaling.n_outputs, form=recipe.form, precision=make_precision(recipe.bits),
+            seed=recipe.seed, sample=scaling.transform(sample.X[rows]), targets=coding.values(sample.targets[rows]),
+            learning=recipe.learning(coding.task), metric=choice.metric,
+        )  # fmt: skip
+        if map.frequencies.report:
+            told = {**map.frequencies.report, "seconds": time.monotonic() - start}
+            self.metadata["learning"] = {**self.metadata.get("learning", {}), "map": told}
+            self.reporter.note(f"learned {recipe.map} frequencies: {map_sentence(told)}")
+        return map
