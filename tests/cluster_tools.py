@@ -56,7 +56,7 @@ def quick_to_start(config: dict[str, Any] | None = None) -> Iterator[None]:
         from distributed.utils import get_mp_context
 
         with dask.config.set(FAST):
-            get_mp_context().set_forkserver_preload(["streamrf.engines.cluster", "streamrf.statistics.fitting"])
+            get_mp_context().set_forkserver_preload(["streamrf.engines.cluster", "streamrf.statistics.holdout"])
     with dask.config.set({**FAST, **(config or {})}):
         yield
 

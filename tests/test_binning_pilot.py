@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from streamrf.solvers.binning import default_bits, default_grids
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.widths import Rows, WidthSearch, choose_widths, default_bits, default_grids, few_outputs
+from streamrf.training.pilot.widths import Rows, WidthSearch, choose_widths, few_outputs
 
 
 def sample(n, seed=0, d=6):

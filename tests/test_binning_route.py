@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
+from streamrf.solvers import binning
 from streamrf.solvers import binning as route
-from streamrf.solvers import binning_plan
-from streamrf.solvers.binning_plan import CachePlan, cache_on_workers, choose_cache, plan_binning, settled_sizes
+from streamrf.solvers.binning import choose_cache, on_workers, table_of
+from streamrf.solvers.plan import CachePlan, Sizes
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.interrupts import Interrupted
@@ -99,11 +101,11 @@ def test_bits_do_not_depend_on_chunks_threads_or_order(reference, threads, chunk
 @pytest.mark.parametrize("place", ["memory", "disk", "nowhere"])
 @pytest.mark.parametrize("share", [0.4, 1.0])
 def test_bits_do_not_depend_on_where_slots_are_kept(reference, place, share, monkeypatch):
-    def chosen(source, recipe, room):
-        size = source.n_rows * recipe.grids * 4
+    def chosen(sizes, grids, room):
+        size = sizes.rows * grids * 4
         return CachePlan(place, size, int(share * size), "a test wants it so")
 
-    monkeypatch.setattr(binning_plan, "choose_cache", chosen)
+    monkeypatch.setattr(binning, "choose_cache", chosen)
     model = train(SOURCE, FIXED, ALONE).model
     assert model.metadata["binning"]["cache"] == place
     assert bits(model) == reference
@@ -124,8 +126,7 @@ def in_small_spans(source, settings, reporter=None):
         usual = training._agreed
 
         def small(plan):
-            plan.span_rows = 500
-            return usual(plan)
+            return usual(replace(plan, span_rows=500))
 
         training._agreed = small
         return training.run()
@@ -335,11 +336,15 @@ def planned(recipe=FIXED, budget=10**10, source=SOURCE):
     return plan_run(source, recipe, outputs=1, threads=1, budget=budget, reserved=10**8)
 
 
+def sizes(recipe=FIXED, source=SOURCE):
+    return Sizes.of(source, recipe, outputs=1, threads=1, budget=10**10, reserved=10**8)
+
+
 def test_planning_reads_no_rows():
     plan = planned(source=Unreadable(X, Y))
     assert plan.solver == "cg"
     assert plan.passes > 2
-    assert "slots of 2,500 rows take 120 kB" in plan.cache.why
+    assert "bin indices of 2,500 rows take 120 kB" in plan.cache.why
 
 
 def test_a_plan_grows_with_grids_and_slots():
@@ -358,12 +363,12 @@ def test_slots_are_kept_where_bytes_allow(room, free, place, monkeypatch):
 
     Usage.free = free
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
-    assert choose_cache(SOURCE, FIXED, room).place == place
+    assert choose_cache(sizes(), 12, room).place == place
 
 
 def test_a_disk_that_would_be_slower_is_not_used():
     narrow = ArraySource(X[:, :1], Y)
-    assert choose_cache(narrow, FIXED.with_(grids=100), 0).place == "nowhere"
+    assert choose_cache(sizes(source=narrow), 100, 0).place == "nowhere"
 
 
 def test_workers_keep_what_they_have_room_for():
@@ -372,17 +377,16 @@ def test_workers_keep_what_they_have_room_for():
     class Needs:
         limit, projected = 10**9, 7 * 10**8
 
-    plan.workers = Needs
-    assert (cache_on_workers(plan).place, cache_on_workers(plan).limit) == ("memory", 10**8)
+    plan = replace(plan, workers=Needs)
+    assert (on_workers(plan).cache.place, on_workers(plan).cache.limit) == ("memory", 10**8)
     Needs.limit = None
-    assert cache_on_workers(plan).place == "nowhere"
+    assert on_workers(plan).cache.place == "nowhere"
 
 
 def test_sizes_follow_the_rows_unless_they_are_asked_for():
-    free = settled_sizes(Recipe(map="binning"), 522_000)
-    assert (free.grids, free.table_bits) == (100, 17)
-    asked = settled_sizes(FIXED, 522_000)
-    assert (asked.grids, asked.table_bits) == (12, 8)
+    many = ArraySource(np.broadcast_to(np.float32(0), (522_000, 1)), np.broadcast_to(0.0, (522_000,)))
+    assert table_of(sizes(Recipe(map="binning"), many)) == (100, 2**17)
+    assert table_of(sizes(FIXED, many)) == (12, 2**8)
 
 
 def test_a_plan_says_when_weights_take_long_to_fit():
@@ -391,8 +395,8 @@ def test_a_plan_says_when_weights_take_long_to_fit():
 
 
 def test_many_outputs_make_wide_plans():
-    one, many = (plan_binning(SOURCE, FIXED, outputs=k, threads=1, budget=10**10, reserved=1) for k in (1, 10))
-    assert many.parts["vectors"] > 5 * one.parts["vectors"]
+    one, many = (plan_run(SOURCE, FIXED, outputs=k, threads=1, budget=10**10, reserved=1) for k in (1, 10))
+    assert many.bytes["vectors"] > 5 * one.bytes["vectors"]
 
 
 # -- the command line
@@ -458,8 +462,8 @@ REFUSALS = {
     "bits": (("--map", "binning", "--bits", "8"), "is about Fourier features"),
     "grids with D": (("--grids", "10", "--D", "100"), "--D 100 asks for Fourier features"),
     "grids with a kind": (("--grids", "10", "--map", "sobol"), "--map sobol asks for Fourier features"),
-    "no grids": (("--grids", "0"), "--grids 0: a number from 1"),
-    "large tables": (("--map", "binning", "--table-bits", "40"), "--table-bits 40: a number from 1 to 24"),
+    "no grids": (("--grids", "0"), "--grids 0: must be from 1"),
+    "large tables": (("--map", "binning", "--table-bits", "40"), "--table-bits 40: must be from 1 to 24"),
     "cv": (("--map", "binning", "--cv", "5"), "is judged by --holdout rows"),
     "metric": (("--map", "binning", "--metric", "full"), "finds a width for each column"),
     "memory": (("--map", "binning", "--grids", "900", "--table-bits", "20", "--memory", "8GB"), "lower --grids"),

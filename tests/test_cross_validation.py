@@ -15,18 +15,26 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.scaling import fit_scaling
 from streamrf.recipe import Recipe
-from streamrf.solvers import plan
-from streamrf.solvers.lambda_path import HAIR, FoldPath, GcvPath, LambdaWalk, generalised_error, squared_errors
-from streamrf.solvers.plan import estimate_seconds, make_plan
+from streamrf.solvers import plan, rates
+from streamrf.solvers.lambda_path import (
+    HAIR,
+    FoldPath,
+    GcvPath,
+    LambdaWalk,
+    generalised_error,
+    squared_errors,
+    total_of,
+)
 from streamrf.solvers.rates import Rates
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
-from streamrf.statistics.predictor import Weights
-from streamrf.statistics.folds import Folds, fold_of
 from streamrf.statistics.gram import Gram
+from streamrf.statistics.holdout import Folds, Holdout, fold_of
+from streamrf.statistics.predictor import Weights
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import InputError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.threads import Threads
+from streamrf.training.plan import estimate_run, plan_run
 from streamrf.training.run import Settings, train
 from streamrf.training.update.statistics import Statistics
 
@@ -79,7 +87,7 @@ class TestFoldsConformance(StatisticConformance):
         X, y = smooth(240)
         model = train(ArraySource(X, y), FIXED.with_(D=16, bits=request.param)).model
         gram = Gram.on_this_machine(model.scaling, model.map, model.coding, 1)
-        return Folds(gram, 3, share=0.0, seed=1, starts=(0, 100, 170))
+        return Holdout(Folds(gram, 3, seed=1), 0.0, 1, (0, 100, 170), apart=False)
 
 
 @pytest.mark.parametrize("bits", ["8", "12"])
@@ -95,22 +103,22 @@ def test_folds_hold_their_rows_and_no_others():
     X, y = smooth(300)
     model = train(ArraySource(X, y), FIXED).model
     gram = Gram.on_this_machine(model.scaling, model.map, model.coding, 1)
-    statistic = Folds(gram, 5, share=0.3, seed=7)
+    statistic = Holdout(Folds(gram, 5, seed=7), 0.3, 7, apart=False)
     state, place = statistic.zero(), fold_of(np.arange(300), 5, 7)
     with Threads(1) as threads:
         statistic.update(state, Block(X, y, np.arange(300)), threads)
-        for number, fold in enumerate(state.folds):
+        for number, fold in enumerate(state.sums.folds):
             alone = gram.zero()
             gram.update(alone, Block(X, y, np.arange(300)).take(place == number), threads)
             assert fold.digest() == alone.digest()
-    assert np.array_equal(state.kept.table().index, np.flatnonzero(chosen_rows(np.arange(300), 0.3, 7)))
+    assert np.array_equal(state.holdout.table().index, np.flatnonzero(chosen_rows(np.arange(300), 0.3, 7)))
 
 
 def test_kept_rows_merge_and_leave_with_their_folds():
     X, y = smooth(300)
     model = train(ArraySource(X, y), FIXED).model
-    statistic = Folds(
-        Gram.on_this_machine(model.scaling, model.map, model.coding, 1), 3, share=0.4, seed=2, starts=(0,)
+    statistic = Holdout(
+        Folds(Gram.on_this_machine(model.scaling, model.map, model.coding, 1), 3, 2), 0.4, 2, (0,), apart=False
     )
     whole, cut = Block(X, y, np.arange(300)), [slice(0, 120), slice(120, 300)]
     total, first, second = (TestFoldsConformance.total(statistic, [whole.take(part)]) for part in (slice(0, 300), *cut))
@@ -158,7 +166,11 @@ def test_squared_errors_from_sums_are_those_of_a_loop_over_rows(bits, form, D):
 def test_fold_errors_are_those_of_a_naive_cross_validation(task):
     X, y = smooth(700) if task == "regression" else labelled(700)
     result = train(ArraySource(X, y), FIXED.with_(cv=4))
-    Z, place, story = features(result.model, X), fold_of(np.arange(700), 4, 0), result.model.metadata["cross_validation"]
+    Z, place, story = (
+        features(result.model, X),
+        fold_of(np.arange(700), 4, 0),
+        result.model.metadata["cross_validation"],
+    )
     Y = result.model.coding.values(y)
     for step in story["path"]:
         errors = []
@@ -269,7 +281,7 @@ def test_no_kept_rows_no_metrics_but_a_lambda():
 
 @pytest.mark.parametrize("cv", [1, 0, -3, 101])
 def test_impossible_numbers_of_folds_are_refused(cv):
-    with pytest.raises(InputError, match=f"--cv {cv}: a number of folds from 2 to 100"):
+    with pytest.raises(InputError, match=f"--cv {cv}: must be from 2 to 100"):
         FIXED.with_(cv=cv)
 
 
@@ -288,19 +300,20 @@ def test_the_plan_counts_a_state_for_each_fold():
     X, y = smooth(400)
     recipe = FIXED.with_(D=3000, solver="cholesky")
     plain, folded = (
-        make_plan(ArraySource(X, y), recipe.with_(cv=cv), outputs=1, threads=1, budget=None) for cv in (None, 5)
+        plan_run(ArraySource(X, y), recipe.with_(cv=cv), outputs=1, threads=1, budget=None) for cv in (None, 5)
     )
-    assert folded.parts["statistics"] == 5 * plain.parts["statistics"]
-    assert folded.stages["solve"] - plain.stages["solve"] >= 5 * plain.parts["statistics"]
+    assert folded.bytes["statistics"] == 5 * plain.bytes["statistics"]
+    assert folded.stages["solve"] - plain.stages["solve"] >= 5 * plain.bytes["statistics"]
 
 
-def test_the_plan_counts_the_solves_of_each_fold():
-    source, rates = ArraySource(*smooth(400)), Rates(1e9, 1e9, 1e11, 1e10)
+def test_the_plan_counts_the_solves_of_each_fold(monkeypatch):
+    source = ArraySource(*smooth(400))
+    monkeypatch.setattr(rates, "rates_of_this_machine", lambda bits, threads: Rates(1e9, 1e9, 1e11, 1e10))
     seconds = {}
     for cv in (None, 5):
         recipe = FIXED.with_(cv=cv)
-        plan_ = make_plan(source, recipe, outputs=1, threads=1, budget=None)
-        seconds[cv] = estimate_seconds(plan_, source, recipe, 1, rates)["solve"]
+        plan_ = plan_run(source, recipe, outputs=1, threads=1, budget=None)
+        seconds[cv] = estimate_run(plan_)["solve"]
     assert seconds[5] == pytest.approx(37 / 7 * seconds[None])  # six lambdas, the kept rows, the last solve and GCV
 
 
@@ -320,10 +333,10 @@ def test_fold_paths_give_back_the_total_as_it_was():
     X, y = smooth(300)
     result = train(ArraySource(X, y), FIXED)
     gram = Gram.on_this_machine(fit_scaling("standard", X), result.model.map, result.model.coding, 1)
-    statistic = Folds(gram, 3, share=0.0, seed=0)
+    statistic = Folds(gram, 3, seed=0)
     state = statistic.zero()
     with Threads(1) as threads:
         statistic.update(state, Block(X, y, np.arange(300)), threads)
-        path = FoldPath(state, result.model.map, result.model.coding, threads)
+        path = FoldPath(state.folds, result.model.map, result.model.coding, threads)
         path.choose(1e-3)
-    assert path.total.digest() == state.total().digest()
+    assert path.total.digest() == total_of(state.folds).digest()

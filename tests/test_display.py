@@ -15,14 +15,14 @@ from commands import FAST, PROJECT, done
 from tables import labelled, smooth, write_zarr
 
 from streamrf import Recipe
-from streamrf.solvers import progress_error as glimpse
 from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass
+from streamrf.solvers import progress_error as glimpse
 from streamrf.solvers.progress_error import Glimpse, first_rows
-from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.gram import Gram
+from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.sample import SampleState, chosen_rows
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE
@@ -45,7 +45,7 @@ class Curious(Reporter):
 def partial_pass(X, y):
     prepared = prepare(ArraySource(X, y), QUICK)
     gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, 1)
-    job = Pass.start(Fitting(gram, 0.3, 0), ArraySource(X, y))
+    job = Pass.start(Holdout(gram, 0.3, 0), ArraySource(X, y))
     job.statistic.update(job.state, ArraySource(X, y).read(Span(0, len(X))), ALONE)
     return prepared, job
 
@@ -62,14 +62,14 @@ def test_a_glimpse_is_the_error_of_the_sums_so_far(classes):
     else:
         guesses = scores[:, 0] > 0 if classes == 2 else scores.argmax(axis=1)
         expected = np.mean(guesses != y[held])
-    found = Glimpse(prepared, Curious()).error(job.state)
+    found = Glimpse(prepared.pipeline, prepared.recipe.ridge, Curious()).error(job.state)
     assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_looking_takes_a_hundredth_of_the_time():
     prepared, job = partial_pass(*smooth(600))
     now, cost, looks = [0.0], 2.0, Curious()
-    watch = Glimpse(prepared, looks, clock=lambda: now[0])
+    watch = Glimpse(prepared.pipeline, prepared.recipe.ridge, looks, clock=lambda: now[0])
 
     def slow(state):
         now[0] += cost
@@ -86,12 +86,12 @@ def test_looking_takes_a_hundredth_of_the_time():
 
 def test_nobody_looks_where_it_is_dear_or_unwanted():
     prepared, job = partial_pass(*smooth(600))
-    assert Glimpse(prepared, Reporter()).due == float("inf")
+    assert Glimpse(prepared.pipeline, prepared.recipe.ridge, Reporter()).due == float("inf")
     many = Curious()
     large = prepare(ArraySource(*smooth(200)), QUICK.with_(D=glimpse.MOST_FEATURES + 1))
-    assert Glimpse(large, many).due == float("inf")
-    few = Fitting(job.statistic.gram, 0.01, 0).zero()
-    assert Glimpse(prepared, many).error(few) is None
+    assert Glimpse(large.pipeline, large.recipe.ridge, many).due == float("inf")
+    few = Holdout(job.statistic.statistic, 0.01, 0).zero()
+    assert Glimpse(prepared.pipeline, prepared.recipe.ridge, many).error(few) is None
 
 
 def test_the_rows_that_are_looked_at_stay_the_same():

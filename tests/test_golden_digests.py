@@ -222,7 +222,7 @@ def two_workers() -> Iterator[Any]:
 
 def digest_of(model: streamrf.Model) -> str:
     """Of the sums: the one place that knows where training leaves it."""
-    return model.story["statistics_digest"]
+    return model.metadata["statistics_digest"]
 
 
 def settings_of(model: streamrf.Model) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from streamrf.features.scores import Scorer
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.gram_kernels import LIMITS
-from streamrf.statistics.opening import Opening
+from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
 from streamrf.statistics.pulls import ScorePull, TargetPull
 from streamrf.statistics.sample import chosen_rows
@@ -82,7 +82,7 @@ class TestLawsOfTheFirstPass(StatisticConformance):
     @pytest.fixture
     def statistic(self):
         gradient = make_gradient(pull=TargetPull(make_gradient().coding), share=0.2, seed=5)
-        return Opening(gradient, 0.3, (0, 350))
+        return Holdout(gradient, gradient.share, gradient.seed, (0, 350), 0.3)
 
     @pytest.fixture
     def blocks(self):
@@ -113,7 +113,7 @@ class TestLawsOfTheFirstPass(StatisticConformance):
 
     def test_size_is_known_beforehand(self, statistic, blocks):
         """Of the sums: how many rows are kept is a matter of their numbers."""
-        sums = self.total(statistic, blocks).gradient.arrays()
+        sums = self.total(statistic, blocks).sums.arrays()
         assert abs(statistic.nbytes() - sum(array.nbytes for array in sums.values())) <= 64
 
 

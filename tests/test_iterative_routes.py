@@ -20,8 +20,8 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.recipe import Recipe
 from streamrf.solvers import newton
-from streamrf.solvers.lambda_search import Trial, next_block, next_ridge
-from streamrf.solvers.plan import make_plan
+from streamrf.solvers import rates as speed
+from streamrf.solvers.lambda_path import LambdaTrial, next_block, next_ridge
 from streamrf.solvers.rates import Rates
 from streamrf.statistics import descent
 from streamrf.statistics.descent import Descent
@@ -30,6 +30,7 @@ from streamrf.support.errors import BudgetError, InputError, MismatchError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
+from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, Training, train
 
 FIXED = Recipe(
@@ -208,7 +209,7 @@ def test_the_plan_counts_where_every_part_of_a_leg_ends(rows, parts, monkeypatch
     monkeypatch.setattr(Descent, "zero", lambda leg: held.append(leg.nbytes()) or zero(leg))
     recipe = FIXED.with_(loss="hinge", epochs=1, D=20, shards=parts)
     found = train(ArraySource(*labelled(20_000, classes=2), chunk_rows=rows), recipe, Settings(threads=1)).plan
-    assert max(held) <= found.parts["statistics"] <= 4 * max(held)
+    assert max(held) <= found.bytes["statistics"] <= 4 * max(held)
 
 
 def leg_through(source):
@@ -234,7 +235,7 @@ def test_workers_read_a_table_that_was_written_anew_and_not_the_one_before(tmp_p
 )
 def test_settings_of_stochastic_gradients_are_refused_elsewhere(name, settings):
     option = {"epochs": "--epochs", "shards": "--parts"}[name]
-    with pytest.raises(InputError, match=f"{option} 3 is a setting of --solver sgd"):
+    with pytest.raises(InputError, match=f"{option} 3: this is a setting of --solver sgd"):
         FIXED.with_(**settings, **{name: 3})
     FIXED.with_(loss="hinge", **{name: 3})
     FIXED.with_(loss="logistic", solver="sgd", **{name: 3})
@@ -341,7 +342,7 @@ def test_the_walk_over_lambda_goes_where_it_is_better():
     def walk(score, fixed=False):
         tried = []
         while (ridge := next_ridge(1e-4, tried, fixed)) is not None:
-            tried.append(Trial(ridge, score(ridge), 1))
+            tried.append(LambdaTrial(ridge, score(ridge), 1))
         return [trial.ridge for trial in tried]
 
     assert walk(lambda ridge: 1 + abs(np.log10(ridge) + 6)) == pytest.approx([1e-4, 1e-5, 1e-6, 1e-7])
@@ -356,7 +357,7 @@ def test_the_walk_over_lambda_goes_where_it_is_better():
 def test_blocks_of_lambdas_follow_the_edge(best, powers):
     tried = []
     while (ridges := next_block(1e-4, tried, fixed=False)) is not None:
-        tried += [Trial(ridge, 1 + abs(np.log10(ridge / 1e-4) - best), 1) for ridge in ridges]
+        tried += [LambdaTrial(ridge, 1 + abs(np.log10(ridge / 1e-4) - best), 1) for ridge in ridges]
     assert [trial.ridge for trial in tried] == pytest.approx([1e-4 * 10.0**power for power in powers])
     assert next_block(1e-4, [], fixed=True) == [1e-4]
 
@@ -371,7 +372,7 @@ def test_blocks_of_lambdas_follow_the_edge(best, powers):
     ],
 )
 def test_a_smaller_lambda_must_promise_something(scores, goes_on):
-    tried = [Trial(10.0**-power, score, 1) for power, score in enumerate(scores, 4)]
+    tried = [LambdaTrial(10.0**-power, score, 1) for power, score in enumerate(scores, 4)]
     assert (next_block(1e-4, tried, fixed=False) is not None) == goes_on
 
 
@@ -383,11 +384,11 @@ class TestPlan:
     def planned(recipe, budget=10 * 2**30, rows=400_000):
         X = np.broadcast_to(np.zeros((1, 4), np.float32), (rows, 4))
         source = ArraySource(X, np.broadcast_to(np.zeros(1), (rows,)))
-        return make_plan(source, recipe, outputs=1, threads=2, budget=budget)
+        return plan_run(source, recipe, outputs=1, threads=2, budget=budget)
 
     @pytest.mark.parametrize(("rates", "expected"), [(slow_gram, "cg"), (fast_gram, "cholesky")])
     def test_the_measured_rates_decide(self, monkeypatch, rates, expected):
-        monkeypatch.setattr(plan, "rates_of_this_machine", lambda bits, threads: rates)
+        monkeypatch.setattr(speed, "rates_of_this_machine", lambda bits, threads: rates)
         found = self.planned(Recipe(D=10_000, bits="8"))
         assert found.solver == expected
         assert found.to_json()["solvers"].keys() == {"cholesky", "cg"}
@@ -406,7 +407,7 @@ class TestPlan:
         found.check()
 
     def test_small_systems_are_solved_directly_without_measuring(self, monkeypatch):
-        monkeypatch.setattr(plan, "rates_of_this_machine", None)
+        monkeypatch.setattr(speed, "rates_of_this_machine", None)
         assert self.planned(Recipe(D=1000)).solver == "cholesky"
 
     def test_a_budget_for_neither_is_refused(self):
@@ -426,7 +427,7 @@ class TestPlan:
 
     def test_the_rows_beside_a_sketch_are_planned(self):
         found = self.planned(Recipe(D=5000, bits="8", solver="cg", preconditioner="nystrom", pilot="none"))
-        assert found.parts["rows that precondition"] > 0
+        assert found.bytes["rows that precondition"] > 0
 
 
 @pytest.mark.parametrize("settings", [{"solver": "cg", "loss": "hinge"}, {"loss": "logistic", "cv": 3}])

@@ -1,5 +1,7 @@
 """Features that are kept between passes change nothing but the time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from interruptions import Stops
@@ -11,15 +13,23 @@ from streamrf.data.source import Block
 from streamrf.features.fourier.map import FourierMap
 from streamrf.recipe import Recipe
 from streamrf.solvers import iterative
-from streamrf.solvers import iterative_plan as planning
 from streamrf.solvers import plan as plans
+from streamrf.solvers.iterative import IterativeSolver
+from streamrf.solvers.ridge import RidgeSolver
 from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.statistics import sample
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.support.errors import BudgetError
 from streamrf.support.interrupts import Interrupted
 from streamrf.support.threads import ALONE
+from streamrf.training import plan as choosing
+from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, train
+
+
+def last(candidates):
+    """Conjugate gradients, where both they and Cholesky could do it."""
+    return candidates[-1]
 
 
 def kept_for(gradient, rows):
@@ -95,7 +105,7 @@ def test_inputs_are_read_once_where_features_are_kept(monkeypatch):
     train(ArraySource(X, y, chunk_rows=1000), recipe.with_(nan="drop"), Settings(threads=2))
     kept = sum(reads)
     reads.clear()
-    monkeypatch.setattr(plans, "kept_bytes", lambda *_: 0)
+    monkeypatch.setattr(IterativeSolver, "_kept_bytes", lambda *_: 0)
     train(ArraySource(X, y, chunk_rows=1000), recipe.with_(nan="drop"), Settings(threads=2))
     assert kept < 3 * 6000  # to scale, and in the first pass
     assert sum(reads) > 6 * 6000
@@ -115,9 +125,9 @@ def test_kept_or_not_the_weights_are_the_same(loss, monkeypatch):
     for kept in (True, False):
         made.clear()
         if not kept:
-            monkeypatch.setattr(plans, "kept_bytes", lambda *_: 0)
+            monkeypatch.setattr(IterativeSolver, "_kept_bytes", lambda *_: 0)
         result = train(ArraySource(X, y), recipe, Settings(threads=2))
-        assert bool(result.plan.parts["features kept"]) == kept
+        assert bool(result.plan.bytes["features kept"]) == kept
         found.append((result.model.weights.coefficients, sum(made)))
     (weights, few), (same, many) = found
     assert np.array_equal(weights, same)
@@ -129,12 +139,12 @@ def test_features_are_kept_where_all_of_them_fit_beside_the_rest():
     source = ArraySource(np.zeros((rows, 4), np.float32), np.arange(rows))
     recipe = Recipe(D=D, bits="8", pilot="none", solver="cg")
     sizes = {"outputs": 1, "threads": 2, "reserved": 10**8}
-    whole = plans.make_plan(source, recipe, budget=10**10, **sizes)
-    size = whole.parts["features kept"]
+    whole = plan_run(source, recipe, budget=10**10, **sizes)
+    size = whole.bytes["features kept"]
     assert rows * D <= size <= 1.1 * rows * D
-    assert not plans.make_plan(source, recipe, budget=10**10, keeps=False, **sizes).keeps_features
-    assert plans.make_plan(source, recipe, budget=whole.projected + 4, **sizes).keeps_features
-    narrow = plans.make_plan(source, recipe, budget=whole.projected - size // 2, **sizes)
+    assert not plan_run(source, recipe, budget=10**10, local=False, **sizes).keeps_features
+    assert plan_run(source, recipe, budget=whole.projected + 4, **sizes).keeps_features
+    narrow = plan_run(source, recipe, budget=whole.projected - size // 2, **sizes)
     assert not narrow.keeps_features
     assert narrow.projected <= whole.projected - size // 2
 
@@ -149,7 +159,7 @@ def table_of_classes(rows, classes):
 def test_a_plan_that_no_longer_keeps_them_replaces_one_that_did(monkeypatch):
     """With all classes counted there may be no room for features, and the plan is the smaller one for it."""
     sizes = iter([10**9, 0, 0])
-    monkeypatch.setattr(plans, "kept_bytes", lambda *_: next(sizes))
+    monkeypatch.setattr(IterativeSolver, "_kept_bytes", lambda *_: next(sizes))
     recipe = Recipe(D=64, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", loss="logistic", solver="newton")
     assert not train(table_of_classes(1000, 3), recipe, Settings(threads=1)).plan.keeps_features
 
@@ -158,12 +168,12 @@ def test_a_run_resumed_under_another_plan_ends_the_same(monkeypatch, tmp_path):
     """Other memory, another choice of solver and of sample: what was begun goes on as it was."""
     source = table_of_classes(8000, 2)
     recipe = Recipe(D=256, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", scaling="standard")
-    monkeypatch.setattr(plans, "_choose", lambda direct, cg, *_: cg)
+    monkeypatch.setattr(choosing, "_choose", last)
     expected = train(source, recipe, Settings(threads=1)).model.weights.coefficients
     settings = Settings(threads=1, checkpoint=tmp_path / "kept")
     with pytest.raises(Interrupted):
         train(source, recipe, settings, Stops(4))
-    monkeypatch.setattr(plans, "_choose", lambda direct, cg, *_: direct)
+    monkeypatch.setattr(choosing, "_choose", lambda candidates: candidates[0])
     monkeypatch.setattr(iterative, "sample_rows", lambda *_: 300)
     resumed = train(source, recipe, settings)
     assert resumed.plan.solver == "cg"
@@ -203,10 +213,9 @@ def test_a_run_resumed_with_less_memory_keeps_its_sample(monkeypatch, tmp_path, 
         train(source, recipe, settings, StopsIn(stage))
     size = sample_rows(recipe, 8000, 2**40)
     monkeypatch.setattr(iterative, "sample_rows", lambda *_: size // 2)
-    monkeypatch.setattr(planning, "sample_rows", lambda *_: size // 2)
     resumed = train(source, recipe, settings)
     assert np.array_equal(resumed.model.weights.coefficients, expected)
-    assert resumed.plan.parts["preconditioner"] == preconditioner_bytes(recipe, size)  # what will be held is counted
+    assert resumed.plan.bytes["preconditioner"] == preconditioner_bytes(recipe, size)  # what will be held is counted
 
 
 def test_a_run_resumed_under_a_budget_that_it_no_longer_fits_is_refused(monkeypatch, tmp_path):
@@ -216,19 +225,23 @@ def test_a_run_resumed_under_a_budget_that_it_no_longer_fits_is_refused(monkeypa
     settings = Settings(threads=1, checkpoint=tmp_path / "kept")
     with pytest.raises(Interrupted):
         train(source, recipe, settings, Stops(1))
-    monkeypatch.setattr(plans.RidgeSolver, "matrix_bytes", lambda D: 2**45)
-    assert plans.make_plan(source, recipe, outputs=1, threads=1, budget=None).solver == "cg"
+    monkeypatch.setattr(RidgeSolver, "matrix_bytes", lambda D: 2**45)
+    assert plan_run(source, recipe, outputs=1, threads=1, budget=None).solver == "cg"
     with pytest.raises(BudgetError, match="the largest part is matrix"):
         train(source, recipe, settings)
 
 
 def test_features_that_fit_at_the_precision_chosen_leave_the_reason_for_the_solver(monkeypatch):
-    def choose(direct, cg, *_):
-        cg.why, cg.others = "it is quicker", {"cg": {"total": 1.0}}
-        return cg
+    def choose(candidates):
+        if len(candidates) == 1:
+            return candidates[0]
+        return replace(last(candidates), why="it is quicker", others={"cg": {"total": 1.0}})
 
-    monkeypatch.setattr(plans, "_choose", choose)
-    monkeypatch.setattr(plans, "kept_bytes", lambda source, recipe, room: 0 if recipe.bits == "auto" else 2**20)
+    def kept(sizes, room):
+        return 0 if sizes.recipe.bits == "auto" else 2**20
+
+    monkeypatch.setattr(choosing, "_choose", choose)
+    monkeypatch.setattr(IterativeSolver, "_kept_bytes", kept)
     recipe = Recipe(D=64, kernel="gaussian", length_scale=2.0, pilot="none")
     plan = train(table_of_classes(1000, 2), recipe, Settings(threads=1)).plan
     assert plan.keeps_features

@@ -20,9 +20,9 @@ from streamrf.features.kernels import make_kernel
 from streamrf.features.learning import Learning
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
-from streamrf.solvers.learning_memory import learning_bytes
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.learning_memory import learning_bytes
 from streamrf.training.pilot.learning_report import learning_rows, map_sentence, with_names
 from streamrf.training.run import Settings, train
 

@@ -16,9 +16,11 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
 from streamrf.data.sampling import _read, draw_sample, random_runs
 from streamrf.recipe import Recipe
-from streamrf.solvers.plan import COMPILED, estimate_seconds, make_plan
+from streamrf.solvers import rates
+from streamrf.solvers.plan import COMPILED
 from streamrf.solvers.rates import Rates
 from streamrf.support import memory
+from streamrf.training.plan import estimate_run, plan_run
 
 FIXED = ("--pilot", "none", "--length-scale", "3", "--lambda", "1e-6", "--threads", "2", "--no-checkpoint", "--json")
 
@@ -136,12 +138,13 @@ class Unreadable(ArraySource):
     read_targets = read
 
 
-def test_planning_reads_no_rows():
+def test_planning_reads_no_rows(monkeypatch):
+    measured = Rates(projection=1e9, cosines=1e9, gram=1e11, factor=1e10)
+    monkeypatch.setattr(rates, "rates_of_this_machine", lambda bits, threads: measured)
     source = Unreadable(*smooth(1000), chunk_rows=100)
-    plan = make_plan(source, Recipe(D=5000), outputs=1, threads=2, budget=None)
+    plan = plan_run(source, Recipe(D=5000), outputs=1, threads=2, budget=None)
     plan.check()
-    rates = Rates(projection=1e9, cosines=1e9, gram=1e11, factor=1e10)
-    assert estimate_seconds(plan, source, Recipe(D=5000), 1, rates)["total"] > 0
+    assert estimate_run(plan)["total"] > 0
 
 
 def test_the_plan_command_reads_no_rows(tmp_path, monkeypatch):

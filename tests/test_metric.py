@@ -166,7 +166,9 @@ def piloted(X, y, threads, classes=(), **settings):
     recipe = Recipe(task=coding.task, **given)
     rows = Block(np.asarray(X, np.float32), y, np.arange(len(X)))
     run = PilotRun(rows, coding, recipe, threads, budget=1.0, reporter=Reporter())
-    return run, run.settle()
+    choice = run.choose()
+    run.metric = choice.metric
+    return run, choice.recipe
 
 
 def drop(run):
@@ -272,7 +274,7 @@ def test_a_settled_recipe_learns_the_same_metric_again(threads):
 def test_gradients_are_those_of_the_predictor_that_was_measured(threads):
     """The pilot's own weights and features, beside finite differences of its scores."""
     from streamrf.solvers.judging import RidgeTrial
-    from streamrf.training.pilot.fourier import Trial
+    from streamrf.training.pilot.choice import Trial
     from streamrf.training.pilot.metric import TrialFits
 
     X = np.random.default_rng(0).normal(size=(400, 3))

@@ -19,7 +19,7 @@ from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.bins import Bins, BinsProduct
-from streamrf.statistics.fitting import Fitting
+from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, StorageError
 from streamrf.support.threads import ALONE, Threads
@@ -190,17 +190,17 @@ def naive(rows):
 @given(cuts=st.lists(st.integers(0, ROWS), max_size=4))
 def test_first_sums_are_those_of_rows_one_by_one(count, cuts):
     held = chosen_rows(np.arange(ROWS), 0.2, 3)
-    statistic = Fitting(Bins(maker(), CODING), 0.2, 3, (0,))
+    statistic = Holdout(Bins(maker(), CODING), 0.2, 3, (0,))
     state = statistic.zero()
     edges = [0, *sorted(cuts), ROWS]
     with Threads(count) as threads:
         for a, b in itertools.pairwise(edges):
             statistic.update(state, Block(X[a:b], Y[a:b], np.arange(a, b)), threads)
     counts, totals, targets = naive(np.flatnonzero(~held))
-    assert (state.gram.counts == counts).all()
-    assert (state.gram.totals == totals).all()
-    assert (state.gram.targets == targets).all()
-    assert state.gram.rows == (~held).sum()
+    assert (state.sums.counts == counts).all()
+    assert (state.sums.totals == totals).all()
+    assert (state.sums.targets == targets).all()
+    assert state.sums.rows == (~held).sum()
     assert (state.holdout.table().index == np.flatnonzero(held)).all()
 
 

@@ -286,7 +286,7 @@ def test_update_joins_a_shard_by_the_same_coding(shelf, tmp_path):
     assert model.metadata["rows"] == 2 * ROWS
     assert model.columns == Model.load(shelf / "rent.model").columns
     done("forget", tmp_path / "both.model", shelf / "two.parquet", "--out", tmp_path / "back.model", "--quiet")
-    before, after = (Model.load(tmp_path / f"{name}.model").story for name in ("m", "back"))
+    before, after = (Model.load(tmp_path / f"{name}.model").metadata for name in ("m", "back"))
     assert before["statistics_digest"] == after["statistics_digest"]
 
 

@@ -1,5 +1,7 @@
 """The whole road: right answers against naive references, and the same bits whatever the route."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from interruptions import Stops
@@ -171,14 +173,8 @@ def run_in_small_spans(source, settings, reporter, threads):
     """A run that reads 500 rows at a time, so that there is something between the blocks."""
     with Threads(threads) as pool:
         training = Training(source, FIXED, settings, reporter, pool)
-        usual = training._sized
-
-        def small_spans(*sizes, **known):
-            plan = usual(*sizes, **known)
-            plan.span_rows = 500
-            return plan
-
-        training._sized = small_spans
+        usual = training._agreed
+        training._agreed = lambda plan: usual(replace(plan, span_rows=500))
         training.run()
 
 
@@ -223,7 +219,7 @@ def test_a_budget_that_is_too_small_is_refused_before_work():
         ({"scaling": "odd"}, "--scaling odd"),
         ({"kernel": "sinc"}, "sinc"),
         ({"ridge": -1.0}, "--lambda -1"),
-        ({"form": "pairs", "D": 63}, "even number"),
+        ({"form": "pairs", "D": 63}, "must be even"),
         ({"map": "nosuch"}, "--map nosuch"),
     ],
 )
@@ -332,7 +328,7 @@ def test_what_was_summed_before_an_unreadable_chunk_is_kept(tmp_path, reference,
     read = []
     monkeypatch.setattr(Torn, "mended", False)
     source = Torn(X, y, chunk_rows=500)
-    monkeypatch.setattr("streamrf.training.run.draw_sample", lambda _, *rest: draw_sample(ArraySource(X, y), *rest))
+    monkeypatch.setattr("streamrf.training.prepare.draw_sample", lambda _, *rest: draw_sample(ArraySource(X, y), *rest))
     with pytest.raises(DataError, match="chunk 4"):
         run_in_small_spans(source, settings, Reporter(), threads=1)
     monkeypatch.setattr(Torn, "mended", True)

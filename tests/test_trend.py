@@ -54,7 +54,7 @@ def pilot(monkeypatch, D, rows=10**6, sample=4000, **fixed):
     block, coding = Block(X, y, np.arange(sample)), TargetCoding.regression(y.min(keepdims=True), y.max(keepdims=True))
     with Threads(1, limit_blas=False) as threads:
         run = PilotRun(block, coding, recipe, threads, budget=1.0, reporter=Reporter(), rows=rows)
-        return run.settle(), run
+        return run.choose().recipe, run
 
 
 def test_many_more_features_get_a_narrower_kernel(monkeypatch):

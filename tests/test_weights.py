@@ -11,12 +11,12 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import Recipe
-from streamrf.solvers.plan import make_plan
 from streamrf.statistics.calibration import Calibration
-from streamrf.statistics.folds import fold_of
+from streamrf.statistics.holdout import fold_of
 from streamrf.statistics.weighting import Weighting
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import ALONE
+from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, train
 
 
@@ -169,8 +169,8 @@ def test_the_plan_refuses_weights_that_the_sums_would(bits, how, cure):
     for source, class_weight in ((weighted, None), (balanced, "balanced")):
         recipe = Recipe(D=20, bits=bits, class_weight=class_weight, **how)
         with pytest.raises(InputError, match=rf"cannot enter exact sums \(--bits {bits}\): {cure}"):
-            make_plan(source, recipe, **sizes)
-        assert make_plan(source, recipe.with_(bits="float32"), **sizes).solver == "cholesky"
+            plan_run(source, recipe, **sizes)
+        assert plan_run(source, recipe.with_(bits="float32"), **sizes).solver == "cholesky"
 
 
 def test_weights_of_one_change_nothing():
@@ -227,7 +227,7 @@ def test_rows_of_no_weight_have_no_say_in_lambda():
 
 def test_folds_count_for_the_weights_of_their_rows():
     w = np.where(np.arange(120) % 5 == 0, 20.0, 1.0)
-    found = trained(RECIPE.with_(cv=3, holdout=0.2), w).story["cross_validation"]
+    found = trained(RECIPE.with_(cv=3, holdout=0.2), w).metadata["cross_validation"]
     fold = fold_of(np.arange(120), 3, RECIPE.seed)
     weights = [w[fold == i].sum() for i in range(3)]
     assert found["mean_squared_error"] == pytest.approx(np.average(found["by_fold"], weights=weights), rel=1e-12)

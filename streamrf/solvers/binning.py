@@ -73,13 +73,13 @@ class Binning(Solver):
             **holdout_parts(sizes, extra=4 * grids),
         }
         room = sizes.budget - sizes.reserved - parts["statistics"].bytes
-        reading, span_bytes = reading_parts(sizes, room, span_rows=ROWS_A_BLOCK, extra=4 * grids)
+        reading, span_rows, span_bytes = reading_parts(sizes, room, span_rows=ROWS_A_BLOCK, extra=4 * grids)
         why = (
             "random binning is solved by conjugate gradients, one pass a step; hold-out rows stop it (about"
             f" {TYPICAL_STEPS} steps)"
         )
         passes = 1 + TYPICAL_STEPS + sizes.scaling_passes
-        plan = Plan(sizes, cls.name, why, {**parts, **reading}, passes, ROWS_A_BLOCK, span_bytes)
+        plan = Plan(sizes, cls.name, why, {**parts, **reading}, passes, span_rows, span_bytes)
         cache = choose_cache(sizes, grids, plan.room)
         held = Part(cache.bytes if cache.place == MEMORY else 0, (PASS, SOLVE), FEWER_BINS)
         return plan.with_parts(parts={"cache": held}, cache=cache)

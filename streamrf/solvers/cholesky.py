@@ -9,11 +9,11 @@ from typing import Any
 
 from streamrf.data.source import Block
 from streamrf.features.targets import DIGITS
+from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
 from streamrf.solvers.judging import Unseen, as_read, judge, shares, weighed
 from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, total_of
-from streamrf.solvers.plan import PASS, SOLVE, SPAN_ROWS, Part, Plan, Sizes, holdout_parts, reading_parts
-from streamrf.solvers.rates import rates_of_this_machine
+from streamrf.solvers.plan import PASS, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram, GramState
@@ -55,15 +55,17 @@ class Cholesky(Solver):
             "matrix": Part(RidgeSolver.matrix_bytes(D), (SOLVE,), LOWER_D),
             "block": Part(block_bytes(sizes, layout), (PASS, SOLVE), LOWER_D),
         }
-        reading, span_bytes = reading_parts(sizes, sizes.budget - sizes.reserved - parts["statistics"].bytes, (PASS,))
+        reading, span_rows, span_bytes = reading_parts(
+            sizes, sizes.budget - sizes.reserved - parts["statistics"].bytes, (PASS,)
+        )
         why = f"the {D} x {D} system fits in memory, and one pass of exact sums solves it for every lambda"
         parts |= {**reading, **holdout_parts(sizes)}
-        return Plan(sizes, cls.name, why, parts, 1 + sizes.scaling_passes, SPAN_ROWS, span_bytes)
+        return Plan(sizes, cls.name, why, parts, 1 + sizes.scaling_passes, span_rows, span_bytes)
 
     @classmethod
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
         sizes, recipe = plan.sizes, plan.sizes.recipe
-        rates = rates_of_this_machine(recipe.bits, sizes.threads)
+        rates = speed.rates_of_this_machine(recipe.bits, sizes.threads)
         n, D = sizes.rows, recipe.D
         compute = n * D / rates.features(sizes.source.n_features) + n * float(gram_layout(sizes).size) ** 2 / rates.gram
         lambdas = 1 if recipe.ridge is not None else LAMBDAS

@@ -13,13 +13,13 @@ from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Block, Source
 from streamrf.features.precision import make_precision
 from streamrf.features.scores import Scorer, batch_rows, scored_width
+from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Run, Solver
 from streamrf.solvers.judging import judge, shares, weighed
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem
-from streamrf.solvers.plan import PASS, SLACK, SOLVE, SPAN_ROWS, Part, Plan, Sizes, holdout_parts, reading_parts
+from streamrf.solvers.plan import PASS, SLACK, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
-from streamrf.solvers.rates import rates_of_this_machine
 from streamrf.solvers.settings import SolverSettings
 from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, preconditioner_bytes, sample_rows
 from streamrf.statistics.calibration import Calibration
@@ -53,10 +53,10 @@ class IterativeSolver(Solver):
     def plan(cls, sizes: Sizes) -> Plan:
         parts = cls._own_parts(sizes)
         fixed = sum(part.bytes for name, part in parts.items() if name != "rows that precondition")
-        reading, span_bytes = reading_parts(sizes, sizes.budget - sizes.reserved - fixed)
+        reading, span_rows, span_bytes = reading_parts(sizes, sizes.budget - sizes.reserved - fixed)
         parts |= {**reading, **holdout_parts(sizes)}
         passes = 1 + sizes.scaling_passes + (sizes.recipe.epochs or cls.usual_passes)
-        plan = Plan(sizes, cls.name, cls._why(sizes), parts, passes, SPAN_ROWS, span_bytes)
+        plan = Plan(sizes, cls.name, cls._why(sizes), parts, passes, span_rows, span_bytes)
         kept = cls._kept_bytes(sizes, int(plan.room / SLACK)) if sizes.local else 0
         return plan.with_parts(parts={"features kept": Part(kept, (PASS, SOLVE), LOWER_D)})
 
@@ -101,7 +101,7 @@ class IterativeSolver(Solver):
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
         """Time of the passes, and of the preconditioner; features that are kept are made once."""
         sizes, recipe = plan.sizes, replace(plan.sizes.recipe, solver=cls.name)
-        rates = rates_of_this_machine(recipe.bits, sizes.threads)
+        rates = speed.rates_of_this_machine(recipe.bits, sizes.threads)
         n, D, d = sizes.rows, recipe.D, sizes.source.n_features
         features, reading = n * D / rates.features(d), n * sizes.row_bytes / rates.read
         together = sizes.outputs * (cls.lambdas if recipe.ridge is None else 1)

@@ -209,16 +209,16 @@ class Plan:
 
 
 def reading_parts(
-    sizes: Sizes, room: int, stages: tuple[str, ...] = (PASS, SOLVE), *, span_rows: int = SPAN_ROWS, extra: int = 0
-) -> tuple[dict[str, Part], int]:
-    """What reading takes (``extra`` bytes a row beside the inputs), and how many bytes are read at a time."""
-    source = sizes.source
+    sizes: Sizes, room: int, stages: tuple[str, ...] = (PASS, SOLVE), *, span_rows: int | None = None, extra: int = 0
+) -> tuple[dict[str, Part], int, int]:
+    """What reading takes (``extra`` bytes a row beside the inputs), and how many rows and bytes are read at a time."""
+    source, span_rows = sizes.source, span_rows or SPAN_ROWS
     span_bytes = int(np.clip(room // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
     read = max(
         source.read_bytes(span) + (1 + AHEAD) * (source.block_bytes(span) + extra * len(span))
         for span in work_spans(source, span_rows, span_bytes)
     )
-    return {"reading": Part(read, stages, SMALLER_CHUNKS)}, span_bytes
+    return {"reading": Part(read, stages, SMALLER_CHUNKS)}, span_rows, span_bytes
 
 
 def holdout_parts(sizes: Sizes, *, extra: int = 0) -> dict[str, Part]:
