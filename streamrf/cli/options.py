@@ -176,7 +176,7 @@ def _check_map(options: dict[str, Any]) -> None:
     if options["map"] == BINNING or (given and options["map"] == AUTO and options["D"] is None):
         for name in FOURIER_ONLY:
             if options.get(name) not in (None, AUTO):
-                raise InputError(f"--{name} {options[name]} is about Fourier features: leave it out with --map binning")
+                raise InputError(f"--{name} {options[name]} is about Fourier features: --map binning has --grids")
     elif given:
         what = f"--{given[0].replace('_', '-')} {options[given[0]]}"
         why = f"--map {options['map']}" if options["map"] != AUTO else f"--D {options['D']}"

@@ -101,6 +101,6 @@ class SolverSettings(FeatureSettings):
         for name in ("epochs", "shards"):
             if getattr(self, name) is not None:
                 self.refuse(
-                    name, f"this is a setting of --solver sgd, which is for the losses {able}: leave it out, or ask for that"
-                    f" solver (the loss is {self.loss})",
+                    name, f"this is a setting of --solver sgd, which is for the losses {able}: leave it out, or ask for"
+                    f" that solver (the loss is {self.loss})",
                 )  # fmt: skip
