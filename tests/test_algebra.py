@@ -23,8 +23,7 @@ from streamrf.recipe import Recipe
 from streamrf.solvers import plan
 from streamrf.statistics.rowset import RowSet, ledger_of
 from streamrf.support.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
-from streamrf.support.interrupts import Interrupted
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, Training, train

@@ -24,7 +24,7 @@ from streamrf.statistics.folds import Folds, fold_of
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import InputError
-from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Interrupted
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, train
 from streamrf.training.update.statistics import Statistics

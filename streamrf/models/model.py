@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import streamrf
 from streamrf.data.columns.document import Columns, names_from_json, names_to_json
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap, RowScorer
@@ -23,6 +22,7 @@ from streamrf.solvers.ridge import Weights
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.rowset import Ledger
+from streamrf.support import __version__
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
@@ -185,7 +185,7 @@ def versions() -> dict[str, str]:
     import scipy
 
     return {
-        "streamrf": streamrf.__version__,
+        "streamrf": __version__,
         "python": platform.python_version(),
         "numpy": numpy.__version__,
         "scipy": scipy.__version__,

@@ -38,7 +38,7 @@ class Glimpse:
     @property
     def possible(self) -> bool:
         size = getattr(self.prepared.map, "n_features", MOST_FEATURES + 1)
-        return self.reporter.wants_glimpses and size <= MOST_FEATURES and bool(self.prepared.recipe.ridge)
+        return self.reporter.wants_estimates and size <= MOST_FEATURES and bool(self.prepared.recipe.ridge)
 
     def _guess(self) -> float:
         D = self.prepared.map.n_features
@@ -51,7 +51,7 @@ class Glimpse:
         error = self.error(job.state) if isinstance(job.state, FittingState) else None
         if error is not None:
             what = "error" if self.prepared.coding.classes else "RMSE"
-            self.reporter.glimpsed(error, what)
+            self.reporter.estimated(error, what)
         now = self.clock()
         self.due = now + max((now - start) / SHARE, 1.0)
 

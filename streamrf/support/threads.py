@@ -1,8 +1,9 @@
-"""One small thread pool whose size is ours to set: BLAS and our kernels never fight over cores."""
+"""One small thread pool whose size is ours to set, so that BLAS and our kernels never fight over cores; and timing."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,6 +17,7 @@ LARGE = 2000  # rows of a matrix from which a factorisation is worth all threads
 
 T = TypeVar("T")
 R = TypeVar("R")
+Work = Callable[[], object]
 
 
 def available_cores() -> int:
@@ -75,3 +77,27 @@ class Threads:
 
 
 ALONE = Threads(1, limit_blas=False)  # for work inside a thread of another pool
+
+
+# -- timing
+
+
+def timed(work: Work) -> float:
+    """Seconds that one run takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def seconds_of(work: Work, repeats: int) -> list[float]:
+    """Seconds of each of ``repeats`` runs, after a first one that compiles and packs."""
+    work()
+    return [timed(work) for _ in range(repeats)]
+
+
+def in_turn(works: dict[str, Work], repeats: int) -> dict[str, float]:
+    """The fastest run of each. They run in turn, so that a slow moment of the machine is shared by all."""
+    for work in works.values():
+        work()
+    rounds = [{name: timed(work) for name, work in works.items()} for _ in range(repeats)]
+    return {name: min(found[name] for found in rounds) for name in works}

@@ -32,8 +32,7 @@ from streamrf.statistics.target_scan import TargetScan, settle_targets
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.support.progress import Reporter
-from streamrf.support.threads import ALONE, Threads, available_cores
-from streamrf.support.timing import seconds_of
+from streamrf.support.threads import ALONE, Threads, available_cores, seconds_of
 from streamrf.support.units import format_bytes
 from streamrf.training.pilot.fourier import RIDGES, defaults
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import streamrf
+from streamrf.support import __version__
 from streamrf.support.errors import ExistsError, FileFormatError, InputError, MismatchError
 from streamrf.support.storage import safejson
 from streamrf.support.storage.files import (
@@ -121,7 +121,7 @@ def write_archive(
 
 def _manifest(kind: str, records: dict[str, FileRecord]) -> bytes:
     files = {name: {"bytes": record.n_bytes, "sha256": record.sha256} for name, record in records.items()}
-    document = {"format": _FORMAT, "protocol": PROTOCOL, "kind": kind, "streamrf": streamrf.__version__, "files": files}
+    document = {"format": _FORMAT, "protocol": PROTOCOL, "kind": kind, "streamrf": __version__, "files": files}
     return safejson.seal(document, MANIFEST)
 
 
