@@ -353,7 +353,7 @@ def test_words_that_cannot_be_right(data, tmp_path):
     assert "whole numbers with commas between them" in ends(2, "--D", "50;100")
     assert "ends in .png, .svg, .pdf" in ends(2, "--plot", tmp_path / "errors.jpeg2")
     (tmp_path / "there.png").write_bytes(b"mine")
-    assert "exists already" in ends(7, "--plot", tmp_path / "there.png")
+    assert "already exists" in ends(7, "--plot", tmp_path / "there.png")
     assert (tmp_path / "there.png").read_bytes() == b"mine"
 
 

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Readable(Protocol):
 
 
 class HashingWriter:
-    """Passes bytes on, and knows how many they were and their SHA-256."""
+    """Passes bytes on, and keeps their count and SHA-256."""
 
     def __init__(self, stream: Writable) -> None:
         self._stream = stream
@@ -67,7 +67,7 @@ class HashingWriter:
 
 
 class HashingReader:
-    """Reads exact numbers of bytes of a file named ``where``, and knows the SHA-256 of all that was read."""
+    """Reads exact numbers of bytes of the file ``where``, and keeps the SHA-256 of all that was read."""
 
     def __init__(self, stream: Readable, where: str) -> None:
         self._stream = stream
@@ -109,22 +109,22 @@ class TensorInfo:
 
 
 def total_bytes(arrays: Arrays) -> int:
-    """About what a file of these arrays takes."""
+    """About how many bytes a file of these arrays takes."""
     return sum(array.nbytes for array in arrays.values()) + 200 * len(arrays) + 64
 
 
 def check_writable(arrays: Arrays, where: str) -> None:
-    """InputError for an array whose type the format (or our reader) does not take."""
+    """InputError for an array of a type that cannot be stored."""
     for name, array in arrays.items():
         if not isinstance(name, str) or name in ("", "__metadata__"):
             raise InputError(f"{where}: {name!r} cannot be the name of an array.")
         if (array.dtype.kind, array.dtype.itemsize) not in _NAMES:
             allowed = ", ".join(str(dtype) for dtype in _TYPES.values())
-            raise InputError(f"{where}: array {name!r} has type {array.dtype}; the types to store are {allowed}.")
+            raise InputError(f"{where}: array {name!r} has type {array.dtype}; it must be one of {allowed}.")
 
 
 def write_tensors(stream: Writable, arrays: Arrays, where: str) -> None:
-    """Write the file in pieces; the same arrays always give the same bytes."""
+    """Write the file in pieces. The same arrays always give the same bytes."""
     check_writable(arrays, where)
     # Wide types first: every array then starts at a multiple of its item size, as readers that map the file want.
     ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
@@ -165,7 +165,7 @@ def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def read_header(reader: HashingReader, n_bytes: int) -> list[TensorInfo]:
-    """The arrays of a file of ``n_bytes``, in the order they lie in it; every claim is checked against that size."""
+    """The arrays of a file of ``n_bytes``, in file order. Every claim is checked against that size."""
     if n_bytes < 8:
         raise FileFormatError(f"{reader.where} has {n_bytes} bytes, too few for an array file; it is damaged.")
     length = int.from_bytes(reader.take(8), "little")
@@ -180,13 +180,13 @@ def read_header(reader: HashingReader, n_bytes: int) -> list[TensorInfo]:
     return infos
 
 
-def _infos(entries: Any, where: str) -> list[TensorInfo]:
+def _infos(entries: object, where: str) -> list[TensorInfo]:
     if not isinstance(entries, dict):
         raise FileFormatError(f"{where} has no table of arrays; it is damaged.")
     return [_info(name, entry, where) for name, entry in entries.items() if name != "__metadata__"]
 
 
-def _info(name: str, entry: Any, where: str) -> TensorInfo:
+def _info(name: str, entry: object, where: str) -> TensorInfo:
     where = f"{where}, array {name!r}"
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise FileFormatError(f"{where}: dtype, shape and data_offsets are needed; the file is damaged.")
@@ -202,7 +202,7 @@ def _info(name: str, entry: Any, where: str) -> TensorInfo:
     return TensorInfo(name, dtype, shape, begin, end)
 
 
-def _whole_numbers(value: Any, where: str) -> tuple[int, ...]:
+def _whole_numbers(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(n) is int and 0 <= n < 2**63 for n in value):
         raise FileFormatError(f"{where} has a shape or place that is not whole numbers; the file is damaged.")
     return tuple(value)
@@ -224,7 +224,7 @@ def _check_no_gaps(infos: list[TensorInfo], data_bytes: int, where: str) -> None
 
 
 def read_tensors(reader: HashingReader, n_bytes: int) -> Arrays:
-    """All arrays of a file of ``n_bytes``; memory is taken only after the header was found to be true."""
+    """All arrays of a file of ``n_bytes``. Memory is allocated only after the header was checked."""
     return {info.name: _read_array(reader, info) for info in read_header(reader, n_bytes)}
 
 
