@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamrf.features.fourier import draw, draw_phases
 from streamrf.features.kernels import make_kernel
-from streamrf.reports.compare import bounds
+from streamrf.reports import bounds
 from streamrf.support.errors import InputError
 
 CASES = {"epsilon": st.floats(0.01, 1.0), "delta": st.floats(1e-6, 0.5)}
@@ -77,7 +77,7 @@ def test_kernels_without_a_second_moment_get_hoeffding_and_a_note() -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.1), (-1.0, 0.1), (math.nan, 0.1), (0.1, 0.0), (0.1, 1.0)])
 def test_numbers_that_cannot_be_right(epsilon: float, delta: float) -> None:
-    with pytest.raises(InputError, match=r"epsilon must be|delta is a probability"):
+    with pytest.raises(InputError, match=r"`epsilon` must be|`delta` must be"):
         bounds.features_pointwise(epsilon, delta)
 
 

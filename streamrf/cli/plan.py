@@ -49,7 +49,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf plan data.zarr --D 20000 --scheduler tcp://head:8786
       streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
     """
-    from streamrf.reports.compare.epsilon import assess
+    from streamrf.reports.bounds import assess
     from streamrf.support.progress import Reporter
     from streamrf.support.threads import Threads
     from streamrf.training.plan import estimate_run, plan_run
