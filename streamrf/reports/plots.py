@@ -86,7 +86,7 @@ def draw_band(axes: Axes, kind: str, x: Sequence[int], mean: np.ndarray, deviati
     """A line in the style of a map, inside a band of one standard deviation."""
     colour, marker, line = STYLES.get(kind, OTHER)
     low = np.maximum(mean - deviation, mean / 10)  # a logarithmic axis has no room for zero
-    axes.fill_between(x, low, mean + deviation, color=colour, alpha=0.1, linewidth=0)
+    axes.fill_between(x, low, mean + deviation, color=colour, alpha=0.09, linewidth=0)
     axes.plot(x, mean, color=colour, marker=marker, linestyle=line, linewidth=1.6, markersize=5, label=kind)
 
 
