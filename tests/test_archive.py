@@ -283,7 +283,7 @@ def test_only_an_archive_is_ever_overwritten(path, tmp_path):
 
 
 def test_a_failed_overwrite_leaves_the_old_archive(path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("streamrf.support.storage.archive.write_tensors", fail)

@@ -215,7 +215,7 @@ def test_a_save_that_fails_leaves_the_one_before(place, monkeypatch):
     checkpoint = Checkpoint(place)
     save(checkpoint, 1)
 
-    def fail(stream, *_):
+    def fail(stream, *_, **__):
         stream.write(b"half")
         raise OSError(28, "No space left on device")
 

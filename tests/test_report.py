@@ -153,7 +153,7 @@ def test_rows_that_were_trained_on_are_taken_out_first(shelf):
     with Threads(1) as threads:
         evidence = gather_evidence(shelf / "numbers.model", source, threads, rows=300)
         assert evidence.seen
-        assert evidence.honest
+        assert evidence.unseen_model is not None
         rest = np.setdiff1d(np.arange(2400), evidence.rows.index)
         X, y = smooth(2400)
         statistics = Statistics.load(shelf / "numbers.model")

@@ -33,17 +33,6 @@ FEATURE_BYTES = 2**27  # at most, for the features of the rows that are measured
 _TINIEST, _HUGEST = 1e-12, 1e12  # errors between which a bound is inverted
 
 
-@dataclass(frozen=True)
-class Bound:
-    """How many features keep every error (or one error) below epsilon with probability 1 - delta, and why."""
-
-    D: int
-    epsilon: float
-    delta: float
-    uniform: bool  # over all pairs of points at once; otherwise of any one pair
-    note: str
-
-
 def _check(epsilon: float, delta: float) -> None:
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InputError(f"`epsilon` must be a positive number, not {epsilon}")
@@ -97,19 +86,6 @@ def epsilon_pointwise(D: int, delta: float) -> float:
     """The error that Hoeffding's inequality allows at one pair of points: the inverse of ``features_pointwise``."""
     _check(1.0, delta)
     return math.sqrt(8.0 * math.log(2.0 / delta) / D)
-
-
-def required_features(kernel: Kernel, d: int, diameter: float, epsilon: float, delta: float = 0.05) -> Bound:
-    """The D that theory asks for with this kernel: by Claim 1 if the spectral measure has a second moment."""
-    sigma = math.sqrt(kernel.second_moment(d))
-    if math.isfinite(sigma):
-        D = features_uniform(epsilon, delta, d, diameter, sigma)
-        return Bound(D, epsilon, delta, True, "all pairs of points at once (Rahimi and Recht, Claim 1)")
-    note = (
-        f"each pair of points alone (Hoeffding): the spectral measure of the {kernel.label} kernel has no second "
-        "moment, so Claim 1 does not cover it"
-    )
-    return Bound(features_pointwise(epsilon, delta), epsilon, delta, False, note)
 
 
 # -- theory and measurement side by side

@@ -53,11 +53,6 @@ class Evidence:
         """The model whose errors are shown."""
         return self.unseen_model or self.model
 
-    @property
-    def honest(self) -> bool:
-        """Whether the sample is new to the weights that are judged."""
-        return not self.seen or self.unseen_model is not None
-
     @cached_property
     def scores(self) -> np.ndarray:
         """(n, outputs): the model's scores of the sample."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
 from streamrf.support import __version__
 from streamrf.support.errors import ExistsError, FileFormatError, InputError, MismatchError
@@ -30,13 +30,14 @@ from streamrf.support.storage.files import (
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.storage.tensors import (
     Arrays,
+    FileRecord,
     HashingReader,
     HashingWriter,
     TensorInfo,
-    Writable,
+    Writer,
     check_writable,
+    read_checked,
     read_header,
-    read_tensors,
     total_bytes,
     write_tensors,
 )
@@ -49,13 +50,6 @@ _MAX_FILES = 1000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _FILE_NAME = re.compile(rf"({_NAME.pattern})\.(json|safetensors)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-class FileRecord(NamedTuple):
-    """What the manifest says about one file."""
-
-    n_bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -81,9 +75,7 @@ class Archive:
     def arrays(self, name: str) -> Arrays:
         """Read one array file, checking its digest on the way; the arrays are yours to change."""
         with self._opened_arrays(name) as (reader, record):
-            arrays = read_tensors(reader, record.n_bytes)
-            _check_digest(reader.digest(), record, reader.where)
-        return arrays
+            return read_checked(reader, record)
 
     def array_infos(self, name: str) -> dict[str, TensorInfo]:
         """Types and shapes of one array file, without reading the arrays."""
@@ -111,34 +103,25 @@ def write_archive(
         records = {name: _write(directory / name, _bytes_writer(data)) for name, data in encoded.items()}
         for name, members in arrays.items():
             file_name = f"{name}.safetensors"
-            records[file_name] = _write(directory / file_name, _tensors_writer(members, file_name))
+            writer = partial(write_tensors, arrays=members, where=file_name)
+            records[file_name] = _write(directory / file_name, writer)
         _write(directory / MANIFEST, _bytes_writer(_manifest(kind, records)))
 
 
 def _manifest(kind: str, records: dict[str, FileRecord]) -> bytes:
-    files = {name: {"bytes": record.n_bytes, "sha256": record.sha256} for name, record in records.items()}
+    files = {name: record.to_json() for name, record in records.items()}
     document = {"format": _FORMAT, "protocol": PROTOCOL, "kind": kind, "streamrf": __version__, "files": files}
     return safejson.seal(document, MANIFEST)
 
 
-def _write(path: Path, write: Callable[[Writable], object]) -> FileRecord:
-    record: list[FileRecord] = []
-
-    def write_and_hash(stream: BinaryIO) -> None:
-        hashing = HashingWriter(stream)
-        write(hashing)
-        record.append(FileRecord(hashing.n_bytes, hashing.digest()))
-
-    write_durably(path, write_and_hash)
-    return record[0]
+def _write(path: Path, writer: Writer) -> FileRecord:
+    hashing = HashingWriter(writer)
+    write_durably(path, hashing)
+    return hashing.record
 
 
-def _bytes_writer(data: bytes) -> Callable[[Writable], object]:
+def _bytes_writer(data: bytes) -> Writer:
     return lambda stream: stream.write(data)
-
-
-def _tensors_writer(arrays: Arrays, where: str) -> Callable[[Writable], object]:
-    return lambda stream: write_tensors(stream, arrays, where)
 
 
 def _check_content(kind: str, documents: Mapping[str, object], arrays: Mapping[str, Arrays]) -> None:
@@ -257,13 +240,6 @@ def _check_size(directory: Path, name: str, record: FileRecord) -> None:
         )
 
 
-def _check_digest(found: str, record: FileRecord, where: str) -> None:
-    if found != record.sha256:
-        raise FileFormatError(
-            f"{where} has the SHA-256 {found} and should have {record.sha256}: it is damaged or was changed."
-        )
-
-
 @contextmanager
 def _opened(directory: Path, name: str, record: FileRecord) -> Iterator[HashingReader]:
     _check_size(directory, name, record)  # again: the archive may have been replaced since it was opened
@@ -278,5 +254,5 @@ def _read_document(directory: Path, name: str, record: FileRecord) -> JSON:
         raise FileFormatError(f"{where} has {record.n_bytes} bytes; at most {safejson.MAX_BYTES} are allowed.")
     with _opened(directory, name, record) as reader:
         data = reader.take(record.n_bytes)
-    _check_digest(reader.digest(), record, where)
+    reader.check(record)
     return safejson.decode(data, where)

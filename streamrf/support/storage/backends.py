@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -23,9 +23,8 @@ from streamrf.support.storage.files import (
     sync_directory,
     write_durably,
 )
-from streamrf.support.storage.tensors import Readable, Writable
+from streamrf.support.storage.tensors import Readable, Writer
 
-Writer = Callable[[Writable], object]
 _BUCKET_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
 
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from streamrf.support.errors import FileFormatError, MismatchError
@@ -23,11 +24,11 @@ from streamrf.support.storage.files import AnyPath
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.storage.tensors import (
     Arrays,
+    FileRecord,
     HashingReader,
     HashingWriter,
-    Writable,
     check_writable,
-    read_tensors,
+    read_checked,
     total_bytes,
     write_tensors,
 )
@@ -100,7 +101,7 @@ class Checkpoint:
         self._refuse_other_run()
         self._delete_all_but(self._good)
         save = f"save-{self._next_number():08d}-{secrets.token_hex(4)}"
-        n_bytes, digest = self._write_arrays(f"{save}.safetensors", arrays)
+        record = self._write_arrays(f"{save}.safetensors", arrays)
         document = {
             "format": _FORMAT,
             "protocol": PROTOCOL,
@@ -108,7 +109,7 @@ class Checkpoint:
             "ledger": ledger.to_json() if isinstance(ledger, HasJson) else ledger,
             "extra": extra,
             "saved_at": time.time(),
-            "arrays": {"bytes": n_bytes, "sha256": digest},
+            "arrays": record.to_json(),
         }
         self._storage.write_small(f"{save}.json", safejson.seal(document, "checkpoint"))
         self._known, self._good = {*(self._known or ()), save}, save
@@ -143,16 +144,10 @@ class Checkpoint:
             if keep is None or not name.startswith(keep):
                 self._storage.delete(name)
 
-    def _write_arrays(self, name: str, arrays: Arrays) -> tuple[int, str]:
-        result: list[tuple[int, str]] = []
-
-        def write(stream: Writable) -> None:
-            hashing = HashingWriter(stream)
-            write_tensors(hashing, arrays, name)
-            result.append((hashing.n_bytes, hashing.digest()))
-
-        self._storage.write_large(name, write, total_bytes(arrays))
-        return result[0]
+    def _write_arrays(self, name: str, arrays: Arrays) -> FileRecord:
+        hashing = HashingWriter(partial(write_tensors, arrays=arrays, where=name))
+        self._storage.write_large(name, hashing, total_bytes(arrays))
+        return hashing.record
 
     def _read(self, save: str, identity: JSON) -> SavedPass:
         document = self._read_json(f"{save}.json")
@@ -161,7 +156,8 @@ class Checkpoint:
                 f"The checkpoint {self.place} belongs to another run: {_differences(document['identity'], identity)}. "
                 "Use another checkpoint, or remove this one."
             )
-        arrays = self._read_arrays(f"{save}.safetensors", document["arrays"])
+        record = FileRecord(document["arrays"]["bytes"], document["arrays"]["sha256"])
+        arrays = self._read_arrays(f"{save}.safetensors", record)
         number = int(save.split("-")[1])
         return SavedPass(document["ledger"], arrays, document["extra"], document["saved_at"], number)
 
@@ -177,17 +173,13 @@ class Checkpoint:
             raise FileFormatError(f"{where} is not complete; it is damaged.")
         return document
 
-    def _read_arrays(self, name: str, record: JSON) -> Arrays:
+    def _read_arrays(self, name: str, record: FileRecord) -> Arrays:
         where = f"{self.place}/{name}"
         n_bytes = self._storage.size(name)
-        if n_bytes is None or n_bytes != record["bytes"]:
-            raise FileFormatError(f"{where} has {n_bytes or 0} bytes and should have {record['bytes']}: it is damaged.")
+        if n_bytes != record.n_bytes:
+            raise FileFormatError(f"{where} has {n_bytes or 0} bytes and should have {record.n_bytes}: it is damaged.")
         with self._storage.open(name) as stream:
-            reader = HashingReader(stream, where)
-            arrays = read_tensors(reader, n_bytes)
-        if reader.digest() != record["sha256"]:
-            raise FileFormatError(f"{where} has the SHA-256 {reader.digest()} and should have {record['sha256']}.")
-        return arrays
+            return read_checked(HashingReader(stream, where), record)
 
     def _warn_of(self, damage: list[FileFormatError], found: SavedPass) -> None:
         if damage:

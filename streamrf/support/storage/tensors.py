@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,22 +48,38 @@ class Readable(Protocol):
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
-class HashingWriter:
-    """Passes bytes on, and keeps their count and SHA-256."""
+Writer = Callable[[Writable], object]
 
-    def __init__(self, stream: Writable) -> None:
-        self._stream = stream
-        self._sha = hashlib.sha256()
-        self.n_bytes = 0
+
+class FileRecord(NamedTuple):
+    """The size and SHA-256 that a file must have."""
+
+    n_bytes: int
+    sha256: str
+
+    def to_json(self) -> dict[str, object]:
+        return {"bytes": self.n_bytes, "sha256": self.sha256}
+
+
+class HashingWriter:
+    """A writer that does what another one does, and keeps the record of the bytes."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def __call__(self, stream: Writable) -> None:
+        self._stream, self._sha, self._n_bytes = stream, hashlib.sha256(), 0
+        self._writer(self)
 
     def write(self, data: bytes | memoryview) -> int:
         self._sha.update(data)
         self._stream.write(data)
-        self.n_bytes += len(data)
+        self._n_bytes += len(data)
         return len(data)
 
-    def digest(self) -> str:
-        return self._sha.hexdigest()
+    @property
+    def record(self) -> FileRecord:
+        return FileRecord(self._n_bytes, self._sha.hexdigest())
 
 
 class HashingReader:
@@ -93,8 +109,12 @@ class HashingReader:
         self.fill(memoryview(buffer))
         return bytes(buffer)
 
-    def digest(self) -> str:
-        return self._sha.hexdigest()
+    def check(self, record: FileRecord) -> None:
+        """FileFormatError unless all that was read has the SHA-256 of the record."""
+        if (found := self._sha.hexdigest()) != record.sha256:
+            raise FileFormatError(
+                f"{self.where} has the SHA-256 {found} and should have {record.sha256}: it is damaged or was changed."
+            )
 
 
 @dataclass(frozen=True)
@@ -226,6 +246,13 @@ def _check_no_gaps(infos: list[TensorInfo], data_bytes: int, where: str) -> None
 def read_tensors(reader: HashingReader, n_bytes: int) -> Arrays:
     """All arrays of a file of ``n_bytes``. Memory is allocated only after the header was checked."""
     return {info.name: _read_array(reader, info) for info in read_header(reader, n_bytes)}
+
+
+def read_checked(reader: HashingReader, record: FileRecord) -> Arrays:
+    """All arrays of a file that must match its record."""
+    arrays = read_tensors(reader, record.n_bytes)
+    reader.check(record)
+    return arrays
 
 
 def _read_array(reader: HashingReader, info: TensorInfo) -> np.ndarray:
