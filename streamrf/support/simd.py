@@ -54,7 +54,7 @@ def call(builder: ir.IRBuilder, name: str, kind: ir.VectorType, *args: ir.Value)
 def counted_loop(
     builder: ir.IRBuilder, count: ir.Value, step: int, start: Sequence[ir.Value], turn: Turn
 ) -> list[ir.Value]:
-    """``values = turn(k, values)`` for k = 0, step, ... below ``count``, once at least; what they are at the end."""
+    """Run ``values = turn(k, values)`` for k = 0, step, ... below ``count``, at least once; return the last values."""
     entry = builder.block
     loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
     builder.branch(loop)
@@ -76,8 +76,10 @@ def counted_loop(
 
 
 def own_function(name: str, body: Callable[..., None]) -> Callable[..., ir.Value]:
-    """Code for an intrinsic of integer arguments that calls ``body`` as a function of its own, never inlined: its
-    registers are for its sums alone."""
+    """Code for an intrinsic of integer arguments that calls ``body`` as a function of its own.
+
+    It is never inlined, so that all registers are free for its sums.
+    """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: object, args: Sequence[ir.Value]) -> ir.Value:
         function = builder.module.globals.get(name)
@@ -95,7 +97,7 @@ def own_function(name: str, body: Callable[..., None]) -> Callable[..., ir.Value
 
 
 def prefetch(builder: ir.IRBuilder, address: ir.Value, *, write: bool) -> None:
-    """Ask for the cache line at an address that will be read, or written too; a hint, nothing more."""
+    """Hint that the cache line at an address will soon be read or written."""
     byte = I8.as_pointer()
     signature = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [byte], signature)
@@ -131,7 +133,7 @@ def mixed(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def pinned(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
-    """The same vector, in a register: sums of several turns of a loop are not to be reordered into more of them."""
+    """The same vector, kept in a register: LLVM must not split the sums of a loop over more of them."""
     if "avx2" not in host_features():
         return vector
     return builder.asm(ir.FunctionType(vector.type, [vector.type]), "", "=x,0", [vector], False)
@@ -157,7 +159,7 @@ def dot_bytes(builder: ir.IRBuilder, unsigned: ir.Value, signed: ir.Value) -> ir
 def _instruction(
     builder: ir.IRBuilder, names: dict[int, str], element: ir.Type, a: ir.Value, b: ir.Value
 ) -> ir.Value | None:
-    """The one that takes so many elements and gives half as many of another type; None where there is none."""
+    """Call the instruction for vectors of this length, if the machine has it."""
     name = names.get(a.type.count)
     needed = "avx512bw" if name and "avx512" in name else "avx2"
     if name is None or needed not in host_features():

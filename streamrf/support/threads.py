@@ -30,7 +30,7 @@ def available_cores() -> int:
 
 @cache
 def _libraries() -> threadpoolctl.ThreadpoolController:
-    """The BLAS libraries of this process; finding them takes a while, so it is done once, after scipy is loaded."""
+    """The BLAS libraries of this process. Finding them is slow, so it is done once, after scipy is loaded."""
     import scipy.linalg  # noqa: F401 (it brings a BLAS of its own)
 
     return threadpoolctl.ThreadpoolController()
@@ -45,7 +45,7 @@ class Threads:
         self._limits = _libraries().limit(limits=1) if limit_blas else None
 
     def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call ``work`` for every item; returns when all are done, raising the first error."""
+        """Call ``work`` for every item. Returns when all are done, and raises the first error."""
         for _ in self.map(work, items):
             pass
 
@@ -60,7 +60,7 @@ class Threads:
             yield
 
     def blas_for(self, size: int) -> AbstractContextManager[None]:
-        """Every thread for a large matrix; for a small one, waiting for each other would cost them more."""
+        """Every thread for a large matrix; one for a small one, where threads would mostly wait."""
         return self.blas() if size >= LARGE else nullcontext()
 
     def close(self) -> None:
