@@ -10,7 +10,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from streamrf.support import __version__
 
 logging.getLogger("streamrf").addHandler(logging.NullHandler())
 

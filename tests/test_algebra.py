@@ -22,8 +22,7 @@ from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.statistics.rowset import RowSet, ledger_of
 from streamrf.support.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
-from streamrf.support.interrupts import Interrupted
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
 from streamrf.training import plan
@@ -662,7 +661,7 @@ def test_forgetting_some_rows_as_a_command(shelf, tmp_path):
         (["merge", "a.stats", "--minus", "b.stats", "--out", "x"], 5, "b.zarr is not among the 1 shards"),
         (["merge", "a.stats", "all.prepared", "--out", "x"], 5, "is a prepared archive"),
         (["merge", "a.stats", "--out", "x", "--statistics-only", "--lambda", "1"], 2, "no place for --lambda"),
-        (["merge", "a.stats", "--out", "b.stats"], 7, "exists already"),
+        (["merge", "a.stats", "--out", "b.stats"], 7, "already exists"),
         (["solve", "a.stats", "--outputs", "1", "--out", "x"], 2, "numbers from 0 to 0 are wanted"),
         (["solve", "a.stats", "--outputs", "one", "--out", "x"], 2, "numbers such as 0,2 are wanted"),
         (["solve", "a.stats", "--lambda", "-1", "--out", "x"], 2, "--lambda -1"),

@@ -23,8 +23,7 @@ from streamrf.solvers.binning import choose_cache, on_workers, table_of
 from streamrf.solvers.plan import CachePlan, Sizes
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import BudgetError, InputError
-from streamrf.support.interrupts import Interrupted
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, Training, train
@@ -533,7 +532,7 @@ def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
     looks = []
 
     class Looks(Reporter):
-        wants_glimpses = True
+        wants_estimates = True
 
         def started(self, what, rows, done):
             looks.append(what)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamrf.features.fourier import draw, draw_phases
 from streamrf.features.kernels import make_kernel
-from streamrf.reports.compare import bounds
+from streamrf.reports import bounds
 from streamrf.support.errors import InputError
 
 CASES = {"epsilon": st.floats(0.01, 1.0), "delta": st.floats(1e-6, 0.5)}
@@ -64,20 +64,19 @@ def test_points_that_are_all_the_same_need_nothing() -> None:
     assert bounds.epsilon_uniform(10, 0.1, 5, 0.0, 1.0) == 0.0
 
 
-def test_kernels_without_a_second_moment_get_hoeffding_and_a_note() -> None:
-    heavy = bounds.required_features(make_kernel("laplacian"), 5, 10.0, 0.1)
-    assert not heavy.uniform
-    assert bounds.features_pointwise(0.1, 0.05) == heavy.D
-    assert "laplacian kernel has no second moment" in heavy.note
-    light = bounds.required_features(make_kernel("gaussian", length_scale=2.0), 5, 10.0, 0.1)
-    assert light.uniform
+def test_claim_1_needs_a_second_moment_and_says_so() -> None:
+    heavy = bounds.claim_1(make_kernel("laplacian"), 100, 5, 10.0, 0.1, 0.05)
+    assert (heavy.D, heavy.epsilon_at_D) == (None, None)
+    assert "laplacian kernel has no second moment" in heavy.reason
+    light = bounds.claim_1(make_kernel("gaussian", length_scale=2.0), 100, 5, 10.0, 0.1, 0.05)
+    assert light.reason is None
     assert bounds.features_uniform(0.1, 0.05, 5, 10.0, math.sqrt(5) / 2) == light.D
-    assert light.D > heavy.D
+    assert bounds.features_pointwise(0.1, 0.05) < light.D
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.1), (-1.0, 0.1), (math.nan, 0.1), (0.1, 0.0), (0.1, 1.0)])
 def test_numbers_that_cannot_be_right(epsilon: float, delta: float) -> None:
-    with pytest.raises(InputError, match=r"epsilon must be|delta is a probability"):
+    with pytest.raises(InputError, match=r"`epsilon` must be|`delta` must be"):
         bounds.features_pointwise(epsilon, delta)
 
 

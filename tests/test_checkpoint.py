@@ -79,7 +79,7 @@ def test_the_newest_save_is_loaded(place):
     assert len(Folder(place).names()) == 4  # the last two, two files each
 
 
-def test_a_run_goes_on_from_a_loaded_save(place):
+def test_a_run_resumes_from_a_loaded_save(place):
     save(Checkpoint(place), 1)
     resumed = Checkpoint(place)
     assert number_of(resumed.load(IDENTITY)) == 1
@@ -133,13 +133,13 @@ def test_a_damaged_save_falls_back_to_the_one_before(place, damage):
     newest = folder.names(ending)[-1]
     folder.change(newest, change)
     resumed = Checkpoint(place)
-    with pytest.warns(UserWarning, match=rf"{newest}.*save before it \(number 1\) is whole"):
+    with pytest.warns(UserWarning, match=rf"{newest}.*save before it \(number 1\), which is whole"):
         assert number_of(resumed.load(IDENTITY)) == 1
     save(resumed, 3)
     assert number_of(Checkpoint(place).load(IDENTITY)) == 3
     assert newest not in folder.names()
     folder.change(folder.names(ending)[-1], change)
-    with pytest.warns(UserWarning, match="goes on from there"):
+    with pytest.warns(UserWarning, match="The run resumes from the save before it"):
         assert number_of(Checkpoint(place).load(IDENTITY)) == 1
 
 
@@ -215,7 +215,7 @@ def test_a_save_that_fails_leaves_the_one_before(place, monkeypatch):
     checkpoint = Checkpoint(place)
     save(checkpoint, 1)
 
-    def fail(stream, *_):
+    def fail(stream, *_, **__):
         stream.write(b"half")
         raise OSError(28, "No space left on device")
 

@@ -563,7 +563,7 @@ def test_an_output_is_replaced_only_on_request(shelf, tmp_path):
     out = tmp_path / "m.model"
     first = done("train", shelf / "train.zarr", *FAST, "--out", out, "--json").json
     again = streamrf("train", shelf / "train.zarr", *FAST, "--out", out, "--seed", "1")
-    check_refusal(again, errors.ExistsError, "m.model exists already.*--overwrite")
+    check_refusal(again, errors.ExistsError, "m.model already exists.*--overwrite")
     assert done("inspect", out, "--json").json["statistics_digest"] == first["statistics_digest"]
     done("train", shelf / "train.zarr", *FAST, "--out", out, "--seed", "1", "--overwrite")
     assert done("inspect", out, "--json").json["statistics_digest"] != first["statistics_digest"]

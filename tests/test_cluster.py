@@ -41,8 +41,7 @@ from streamrf.recipe import Recipe
 from streamrf.statistics.rowset import RowSet
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, ClusterError, DataError, InputError, MismatchError, StorageError
-from streamrf.support.interrupts import Interrupted
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, Training, train
 

@@ -18,10 +18,9 @@ from streamrf.data.source import Block
 from streamrf.features.fourier import KINDS, draw, draw_phases, kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.recipe import Recipe
-from streamrf.reports import plots
-from streamrf.reports.compare import bounds, epsilon, grids
-from streamrf.reports.compare import maps as comparison
-from streamrf.reports.compare.maps import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
+from streamrf.reports import bounds, comparison, comparison_plots, plots
+from streamrf.reports.comparison import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
+from streamrf.reports.kernel_error import draw_grids
 from streamrf.solvers import rates as calibrate
 from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.support.progress import Reporter
@@ -233,7 +232,7 @@ def test_random_binning_is_measured_as_its_features_would_be(threads):
     for seed, kernel_error, holdout_error in zip(
         [3, 4], cell.kernel_error.values, cell.holdout_error.values, strict=True
     ):
-        map = grids.draw_grids(bench.kernel, X.shape[1], 40, seed)
+        map = draw_grids(bench.kernel, X.shape[1], 40, seed)
         Z = plain_grids(map, X.astype(np.float32).astype(float))
         K = Z[100:] @ Z[100:].T
         assert kernel_error == pytest.approx(np.linalg.norm(K - bench.exact) / np.linalg.norm(bench.exact), rel=1e-9)
@@ -273,14 +272,14 @@ def test_what_cannot_be_right_is_refused_before_a_row_is_read(threads, monkeypat
     refused(InputError, "there are no 'best' frequencies", kinds=["mc", "best"])
     refused(InputError, "--D 51: an even number", Ds=[50, 51])
     refused(InputError, "no number of features", Ds=[])
-    refused(InputError, "--seeds 0: at least one", seeds=0)
-    refused(InputError, "--rows 3: at least 4", rows=3)
-    refused(BudgetError, "on 10000000 rows is projected to need .* are free: lower --rows or --D", rows=10_000_000)
+    refused(InputError, "`seeds` must be at least 1, not 0", seeds=0)
+    refused(InputError, "`rows` must be at least 4, not 3", rows=3)
+    refused(BudgetError, "on 10000000 rows is projected to need .* are free: lower `rows` or `D`", rows=10_000_000)
 
 
 def test_too_few_rows_and_no_targets(threads):
     X, y = smooth(7)
-    with pytest.raises(DataError, match="7 usable rows: at least 8"):
+    with pytest.raises(DataError, match="7 usable rows: comparing maps needs at least 8"):
         compare(ArraySource(X, y), PLAIN, threads=threads)
     with pytest.raises(InputError, match="the data has no targets"):
         compare(ArraySource(smooth(50)[0]), PLAIN, threads=threads)
@@ -350,10 +349,10 @@ def test_words_that_cannot_be_right(data, tmp_path):
         assert answer.code == code, answer.err
         return answer.sentence
 
-    assert "whole numbers with commas between them" in ends(2, "--D", "50;100")
+    assert "must be whole numbers separated by commas" in ends(2, "--D", "50;100")
     assert "ends in .png, .svg, .pdf" in ends(2, "--plot", tmp_path / "errors.jpeg2")
     (tmp_path / "there.png").write_bytes(b"mine")
-    assert "exists already" in ends(7, "--plot", tmp_path / "there.png")
+    assert "already exists" in ends(7, "--plot", tmp_path / "there.png")
     assert (tmp_path / "there.png").read_bytes() == b"mine"
 
 
@@ -376,7 +375,7 @@ def test_the_command_draws_a_picture(data, tmp_path):
 
 
 def test_a_picture_has_one_line_a_map(found):
-    figure = plots.comparison_figure(found)
+    figure = comparison_plots.comparison_figure(found)
     for axes, name in zip(figure.axes, ("kernel_error", "holdout_error"), strict=True):
         assert [line.get_label() for line in axes.lines] == list(DRAWN)
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
@@ -389,7 +388,7 @@ def test_a_picture_has_one_line_a_map(found):
         assert len(axes.collections) == len(DRAWN)  # bands
         heights = sorted(text.xyann[1] for text in axes.texts)
         assert sorted(text.get_text() for text in axes.texts) == sorted(DRAWN)
-        assert np.diff(heights).min() >= plots.LABEL_GAP * (1 - 1e-9)
+        assert np.diff(heights).min() >= comparison_plots.LABEL_GAP * (1 - 1e-9)
 
 
 def test_maps_differ_in_more_than_colour():
@@ -401,7 +400,7 @@ def test_maps_differ_in_more_than_colour():
 @pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
 def test_the_same_figure_gives_the_same_bytes(lonely, tmp_path, ending, start):
     for name in ("a", "b"):
-        plots.save(plots.comparison_figure(lonely), tmp_path / f"{name}.{ending}")
+        plots.save(comparison_plots.comparison_figure(lonely), tmp_path / f"{name}.{ending}")
     drawn = (tmp_path / f"a.{ending}").read_bytes()
     assert drawn == (tmp_path / f"b.{ending}").read_bytes()
     assert drawn.startswith(start)
@@ -409,7 +408,7 @@ def test_the_same_figure_gives_the_same_bytes(lonely, tmp_path, ending, start):
 
 
 def test_one_D_one_seed_and_no_error_at_all(lonely):
-    figure = plots.comparison_figure(lonely)
+    figure = comparison_plots.comparison_figure(lonely)
     assert figure.axes[1].get_yscale() == "linear"
     assert "wrong classes" in figure.axes[1].get_ylabel()
 
@@ -417,7 +416,7 @@ def test_one_D_one_seed_and_no_error_at_all(lonely):
 @given(st.lists(st.floats(-0.2, 1.2), min_size=1, max_size=15), st.floats(0.01, 0.06))
 def test_labels_are_moved_apart_and_no_further(heights, gap):
     heights = np.sort(heights)
-    moved = plots.spaced(heights, gap)
+    moved = comparison_plots.spaced(heights, gap)
     assert np.all(np.diff(moved) >= gap - 1e-9)
     assert moved[0] >= -1e-9
     assert moved[-1] <= 1 + 1e-9
@@ -439,7 +438,7 @@ def test_without_matplotlib_the_extra_is_named_at_once(data, tmp_path, monkeypat
 def test_epsilon_says_what_theory_asks_and_what_is_measured(threads):
     X, y = smooth(800, noise=0.0)
     recipe = PLAIN.with_(D=200, map="mc", form="phase")
-    found = epsilon.assess(ArraySource(X, y), recipe, 0.2, 0.05, threads)
+    found = bounds.assess(ArraySource(X, y), recipe, 0.2, 0.05, threads)
     distances = np.linalg.norm(X[:, None].astype(np.float64) - X, axis=2)
     assert distances.max() <= found.diameter <= 2 * distances.max()
     sigma = math.sqrt(6) / 2.0
@@ -456,9 +455,9 @@ def test_epsilon_says_what_theory_asks_and_what_is_measured(threads):
 
 def test_epsilon_measures_as_a_plain_computation_does(threads, monkeypatch):
     X, y = smooth(60)
-    monkeypatch.setattr(epsilon, "draw_sample", lambda *_: block(X, y))
+    monkeypatch.setattr(bounds, "draw_sample", lambda *_: block(X, y))
     recipe = PLAIN.with_(map="mc", form="phase")
-    found = epsilon.assess(ArraySource(X, y), recipe, 0.25, 0.05, threads).measured
+    found = bounds.assess(ArraySource(X, y), recipe, 0.25, 0.05, threads).measured
     unseen = X[30:].astype(np.float64)
     Z, K = plain_features("phase", unseen, 20, 0), make_kernel("gaussian", length_scale=2.0)(unseen)
     gap = np.abs(Z @ Z.T - K)
@@ -470,7 +469,7 @@ def test_epsilon_measures_as_a_plain_computation_does(threads, monkeypatch):
 
 
 def test_kernels_without_a_second_moment_get_hoeffding_alone(threads):
-    found = epsilon.assess(ArraySource(*smooth(100)), PLAIN.with_(kernel="laplacian"), 0.1, 0.05, threads)
+    found = bounds.assess(ArraySource(*smooth(100)), PLAIN.with_(kernel="laplacian"), 0.1, 0.05, threads)
     assert (found.claim_1.D, found.claim_1.epsilon_at_D) == (None, None)
     assert "laplacian kernel has no second moment" in found.claim_1.reason
     assert bounds.features_pointwise(0.1, 0.05) == found.hoeffding.D
@@ -479,16 +478,16 @@ def test_kernels_without_a_second_moment_get_hoeffding_alone(threads):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind_of(kind).targets])
 def test_epsilon_measures_every_map_of_the_kernel(threads, kind):
     recipe = PLAIN.with_(D=64, map=kind, bits="12")
-    found = epsilon.assess(ArraySource(*smooth(100)), recipe, 0.1, 0.05, threads)
+    found = bounds.assess(ArraySource(*smooth(100)), recipe, 0.1, 0.05, threads)
     assert found.map == kind
     assert 0 < found.measured.relative < 0.6
 
 
 def test_epsilon_is_about_the_kernel(threads):
     with pytest.raises(InputError, match="the aligned map does not draw from the kernel's spectral measure"):
-        epsilon.assess(ArraySource(*smooth(100)), PLAIN.with_(map="aligned"), 0.1, 0.05, threads)
-    with pytest.raises(InputError, match="epsilon must be a positive number"):
-        epsilon.assess(ArraySource(*smooth(100)), PLAIN, -0.1, 0.05, threads)
+        bounds.assess(ArraySource(*smooth(100)), PLAIN.with_(map="aligned"), 0.1, 0.05, threads)
+    with pytest.raises(InputError, match="`epsilon` must be a positive number"):
+        bounds.assess(ArraySource(*smooth(100)), PLAIN, -0.1, 0.05, threads)
 
 
 @pytest.fixture
@@ -519,6 +518,6 @@ def test_plan_without_epsilon_says_nothing_of_errors(data):
 
 @pytest.mark.usefixtures("known_rates")
 def test_a_plan_that_does_not_fit_measures_nothing(data, monkeypatch):
-    monkeypatch.setattr(epsilon, "assess", lambda *_: pytest.fail("memory was spent"))
+    monkeypatch.setattr(bounds, "assess", lambda *_: pytest.fail("memory was spent"))
     answer = streamrf("plan", data, "--epsilon", 0.1, "--memory", "1MB")
     assert answer.code == BudgetError.exit_code

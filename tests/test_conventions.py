@@ -14,7 +14,7 @@ from documents import make_programs
 from streamrf import __version__
 from streamrf.cli import cli, main
 from streamrf.support import errors
-from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Interrupted
 
 CONTEXT = click.Context(cli, info_name="streamrf")
 COMMANDS = {name: cli.get_command(CONTEXT, name) for name in cli.list_commands(CONTEXT)}

@@ -32,7 +32,7 @@ from streamrf.statistics.holdout import Folds, Holdout, fold_of
 from streamrf.statistics.predictor import Weights
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import InputError
-from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Interrupted
 from streamrf.support.threads import Threads
 from streamrf.training.plan import estimate_run, plan_run
 from streamrf.training.run import Settings, train

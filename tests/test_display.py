@@ -33,12 +33,12 @@ QUICK = Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)
 
 
 class Curious(Reporter):
-    wants_glimpses = True
+    wants_estimates = True
 
     def __init__(self):
         self.seen = []
 
-    def glimpsed(self, error, what):
+    def estimated(self, error, what):
         self.seen.append((error, what))
 
 
@@ -126,7 +126,7 @@ def test_plain_lines_name_the_error_so_far(capsys, monkeypatch):
     reporter = display.PlainReporter()
     reporter.started("training", 1000, 0)
     reporter.advanced(400, None)
-    reporter.glimpsed(0.12345, "RMSE")
+    reporter.estimated(0.12345, "RMSE")
     reporter.advanced(1000, 3.0)
     first, second = capsys.readouterr().err.splitlines()
     assert "400 of 1,000 rows" in first

@@ -39,8 +39,7 @@ from streamrf.engines.cluster import ClusterEngine, foreman
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments, moments_of
 from streamrf.support.errors import BudgetError, ClusterError, ExistsError, StorageError
-from streamrf.support.interrupts import Interrupted
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, Training, train
 

@@ -27,8 +27,7 @@ from streamrf.statistics import descent
 from streamrf.statistics.descent import Descent
 from streamrf.statistics.losses import Huber
 from streamrf.support.errors import BudgetError, InputError, MismatchError
-from streamrf.support.interrupts import Interrupted
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import ALONE, Threads
 from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, Training, train

@@ -20,7 +20,7 @@ from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.statistics import sample
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.support.errors import BudgetError
-from streamrf.support.interrupts import Interrupted
+from streamrf.support.progress import Interrupted
 from streamrf.support.threads import ALONE
 from streamrf.training import plan as choosing
 from streamrf.training.plan import plan_run

@@ -12,8 +12,8 @@ from streamrf.features.fourier import draw
 from streamrf.features.kernels import make_kernel
 from streamrf.features.learned.ekal import Pairs, fit_weights, relative_error
 from streamrf.recipe import Recipe
-from streamrf.reports.compare.maps import Bench, compare
-from streamrf.reports.compare.spectra import GRID_SIDE, grid_spectrum, spectra, two_axes
+from streamrf.reports.comparison import Bench, compare
+from streamrf.reports.comparison_plots import GRID_SIDE, grid_spectrum, spectra, two_axes
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 
@@ -52,7 +52,7 @@ def test_learned_maps_are_measured_at_every_number_of_landmarks(found):
 
 
 def test_errors_are_drawn_against_landmarks(found):
-    from streamrf.reports.compare.learned_plots import landmarks_figure
+    from streamrf.reports.comparison_plots import landmarks_figure
 
     figure = landmarks_figure(found)
     assert [axes.get_title() for axes in figure.axes] == ["8 features", "16 features"]
@@ -66,7 +66,7 @@ def test_errors_are_drawn_against_landmarks(found):
 
 
 def test_without_landmarks_there_is_no_such_picture(threads):
-    from streamrf.reports.compare.learned_plots import landmarks_figure
+    from streamrf.reports.comparison_plots import landmarks_figure
 
     plain = compare(ArraySource(*ring(60)), PLAIN, kinds=["mc"], Ds=[8], seeds=1, rows=30, threads=threads)
     with pytest.raises(InputError, match="no map of this comparison has landmarks"):
@@ -78,7 +78,7 @@ def bench(X, y, threads):
 
 
 def test_frequencies_of_two_columns_are_shown_as_they_are(threads):
-    from streamrf.reports.compare.learned_plots import spectra_figure
+    from streamrf.reports.comparison_plots import spectra_figure
 
     own = bench(*ring(200), threads)
     seen = spectra(own, ["mc", "weighted"], 20, 3)
@@ -137,4 +137,7 @@ def test_the_command_draws_both_pictures(tmp_path):
     assert [cell.get("landmarks") for cell in told["cells"]] == [None, 4, 8]
     assert (tmp_path / "l.svg").read_bytes().startswith(b"<?xml")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    assert "--landmarks few: whole numbers" in streamrf("compare", str(tmp_path / "data"), "--landmarks", "few").err
+    assert (
+        "--landmarks must be whole numbers separated by commas, such as 50,100,200, not few"
+        in streamrf("compare", str(tmp_path / "data"), "--landmarks", "few").err
+    )

@@ -11,7 +11,7 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model
-from streamrf.reports import curves
+from streamrf.reports import accuracy, usage
 from streamrf.reports.evidence import gather_evidence, row_set
 from streamrf.reports.report import make_report
 from streamrf.solvers.ridge import NormalEquations
@@ -153,7 +153,7 @@ def test_rows_that_were_trained_on_are_taken_out_first(shelf):
     with Threads(1) as threads:
         evidence = gather_evidence(shelf / "numbers.model", source, threads, rows=300)
         assert evidence.seen
-        assert evidence.honest
+        assert evidence.unseen_model is not None
         rest = np.setdiff1d(np.arange(2400), evidence.rows.index)
         X, y = smooth(2400)
         statistics = Statistics.load(shelf / "numbers.model")
@@ -186,8 +186,8 @@ def test_the_spectrum_is_that_of_the_features(shelf):
     Z = prepared.map.dense(prepared.scaling.transform(X, prepared.map.precision.inputs), ALONE)
     expected = np.linalg.eigvalsh(np.cov(Z.T, bias=True))[::-1]
     with Threads(1) as threads:
-        found = curves.spectrum(equations, threads)
-        some = curves.spectrum(equations, threads, most=20)
+        found = usage.feature_spectrum(equations, threads)
+        some = usage.feature_spectrum(equations, threads, most=20)
     assert np.allclose(found.values, np.maximum(expected, 0), atol=1e-12)
     ridge = 1e-3
     assert found.dimension(ridge) == pytest.approx((expected / (expected + ridge)).sum(), rel=1e-6)
@@ -199,7 +199,7 @@ def test_the_learning_curve_ends_where_ridge_regression_does():
     rng = np.random.default_rng(0)
     Z, w = rng.standard_normal((600, 5)), rng.standard_normal((5, 1))
     y = Z @ w + 3.0 + 0.1 * rng.standard_normal((600, 1))
-    curve = curves.learning_curve(Z, y, 100, lambda s, t: float(np.sqrt(((s - t) ** 2).mean())), of=10)
+    curve = accuracy.learning_curve(Z, y, 100, lambda s, t: float(np.sqrt(((s - t) ** 2).mean())), of=10)
     design = np.column_stack([Z[:500], np.ones(500)])
     best = np.linalg.lstsq(design, y[:500], rcond=None)[0]
     expected = np.sqrt(((np.column_stack([Z[500:], np.ones(100)]) @ best - y[500:]) ** 2).mean())
@@ -211,29 +211,29 @@ def test_the_learning_curve_ends_where_ridge_regression_does():
 def test_roc_with_ties():
     rng = np.random.default_rng(0)
     scores, positive = np.round(rng.standard_normal(500), 1), rng.random(500) < 0.4
-    false, true, area = curves.roc(scores, positive)
+    false, true, area = accuracy.roc(scores, positive)
     assert area == pytest.approx(roc_auc_score(positive, scores))
     assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
-    assert len(curves.thinned(np.arange(1000), np.arange(1000))[0]) <= 300
+    assert len(accuracy.thinned(np.arange(1000), np.arange(1000))[0]) <= 300
 
 
 def test_reliability_and_confusion():
-    forecast, observed, counts = curves.reliability(np.array([0.05, 0.05, 0.95, 1.0]), np.array([0, 1, 1, 1]) == 1)
+    forecast, observed, counts = accuracy.reliability(np.array([0.05, 0.05, 0.95, 1.0]), np.array([0, 1, 1, 1]) == 1)
     assert np.allclose(forecast, [0.05, 0.975])
     assert np.allclose(observed, [0.5, 1.0])
     assert counts.tolist() == [2, 2]
-    assert curves.confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist() == [[1, 1], [0, 1]]
+    assert accuracy.confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist() == [[1, 1], [0, 1]]
 
 
 def test_importance_and_dependence_of_a_known_function():
     X = np.random.default_rng(0).standard_normal((400, 3))
     y = 3 * X[:, 0] + X[:, 1] ** 2
-    rises = curves.permutation_importance(
+    rises = usage.permutation_importance(
         lambda Z: float(np.mean((3 * Z[:, 0] + Z[:, 1] ** 2 - y) ** 2)), X, np.arange(3), seed=0
     )
     assert np.argsort(rises.mean(axis=1)).tolist() == [2, 1, 0]
     assert np.all(rises[2] == 0)
-    grid, answers = curves.partial_dependence(lambda Z: Z[:, :1] * 3, X, 0)
+    grid, answers = usage.partial_dependence(lambda Z: Z[:, :1] * 3, X, 0)
     assert np.allclose(answers[:, 0], 3 * grid)
 
 
@@ -241,9 +241,9 @@ def test_kernel_errors_fall_with_more_features(shelf):
     model = Model.load(shelf / "numbers.model")
     X = np.random.default_rng(0).standard_normal((100, 6))
     with Threads(1) as threads:
-        errors = curves.kernel_errors(
+        errors = usage.kernel_errors(
             "mc", make_kernel("gaussian", length_scale=2.0), X, [32, 512], model.map, 0, threads
         )
     assert errors[1] < errors[0] / 2
-    assert curves.kernel_sizes(100, even=False) == [32, 64, 100]
-    assert curves.kernel_sizes(10**6, even=True)[-1] == curves.LARGEST_D
+    assert usage.kernel_sizes(100, even=False) == [32, 64, 100]
+    assert usage.kernel_sizes(10**6, even=True)[-1] == usage.LARGEST_D

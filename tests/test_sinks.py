@@ -220,7 +220,7 @@ def test_an_existing_output(tmp_path: Path, ending: str) -> None:
     old, new = make_table(ONE), {"prediction": np.arange(N, dtype=float)}
     with open_sink(path, N, ONE) as sink:
         sink.write(0, old)
-    with pytest.raises(ExistsError, match="exists already"):
+    with pytest.raises(ExistsError, match="already exists"):
         open_sink(path, N, ONE)
     with pytest.raises(ZeroDivisionError), open_sink(path, N, ONE, overwrite=True):
         raise ZeroDivisionError

@@ -17,8 +17,7 @@ from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.statistics.gram import Gram
 from streamrf.support.errors import BudgetError, DataError, InputError, MismatchError
-from streamrf.support.interrupts import Interrupted
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, Training, train
 

@@ -13,7 +13,7 @@ from benchlib import peak
 from benchlib.context import Context
 from benchlib.results import Cell, rounded
 from benchlib.tables import CHUNK, generated
-from streamrf.support.timing import in_turn
+from streamrf.support.threads import in_turn
 
 MINUTES = "about 4 minutes"
 INPUTS = 54

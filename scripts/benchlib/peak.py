@@ -22,8 +22,7 @@ from streamrf.support.simd import (
     lanes,
     pinned,
 )
-from streamrf.support.threads import Threads
-from streamrf.support.timing import seconds_of
+from streamrf.support.threads import Threads, seconds_of
 
 SUMS = 12  # independent accumulators: more than the instruction has cycles of latency, times two units
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from streamrf import __version__
 from streamrf.cli.config import with_config
-from streamrf.support.errors import StreamRFError
-from streamrf.support.interrupts import Interrupted
+from streamrf.support import __version__
+from streamrf.support.errors import StreamRFError, with_flags
+from streamrf.support.progress import Interrupted
 
 COMMANDS = {
     "convert": "Convert CSV, LIBSVM, HDF5, ... to chunked zarr or parquet.",
@@ -87,7 +87,7 @@ def main(args: list[str] | None = None) -> Any:
             warnings.showwarning = _show_warning
             return cli.main(args=args, prog_name="streamrf", standalone_mode=False)
     except StreamRFError as error:
-        click.echo(f"streamrf: {error}", err=True)
+        click.echo(f"streamrf: {with_flags(str(error))}", err=True)
         if isinstance(error, Stopped):
             click.echo(f"continue with: {shlex.join(['streamrf', *(args or sys.argv[1:])])}", err=True)
         sys.exit(error.exit_code)
@@ -120,4 +120,4 @@ def _show_usage(error: click.ClickException) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"streamrf: warning: {message}", err=True)
+    click.echo(f"streamrf: warning: {with_flags(str(message))}", err=True)

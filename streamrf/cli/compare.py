@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from streamrf.cli.options import (
     task_option,
 )
 
+if TYPE_CHECKING:
+    from streamrf.reports.comparison import Cell, Comparison
+
 
 @click.command("compare")
 @shards_argument
@@ -29,7 +32,7 @@ from streamrf.cli.options import (
 @click.option(
     "--maps",
     metavar="A,B,...",
-    help="Ways of drawing frequencies, or binning; all but learned ones by default.",
+    help="Maps to compare, or binning. By default all that are not learned.",
 )
 @click.option("--D", "D", default="50,100,200,400", show_default=True, metavar="N,N,...", help="Numbers of features.")
 @click.option(
@@ -51,7 +54,7 @@ from streamrf.cli.options import (
 @click.option("--bits", default="12", show_default=True, help="Precision of features: 7, 8, 12, float32 or float64.")
 @click.option("--rows", type=int, default=2000, show_default=True, help="Rows to fit on, and as many to measure on.")
 @click.option("--seeds", type=int, default=3, show_default=True, help="Draws of each map.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The first of them.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The first seed.")
 @task_option
 @nan_option
 @click.option(
@@ -61,13 +64,13 @@ from streamrf.cli.options import (
 @click.option(
     "--frequencies", type=click.Path(), metavar="FILE", help="Draw the frequencies of --maps, coloured by weight."
 )
-@click.option("--overwrite", is_flag=True, help="Replace a picture that is there already.")
+@click.option("--overwrite", is_flag=True, help="Replace existing pictures.")
 @run_options
-def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
-    """Compare ways of drawing frequencies, and random binning, on a sample of DATA.
+def command(data: tuple[str, ...], **options: Any) -> None:
+    """Compare feature maps on a sample of DATA.
 
     For each map and number of features: the relative error of its kernel, the hold-out error of a small ridge fit, and
-    the time it takes for a row on one thread.
+    the time for a row on one thread.
 
     \b
     Examples:
@@ -78,7 +81,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
       streamrf compare data.zarr --maps mc,ekal-cluster --D 400 --frequencies frequencies.png
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.reports.compare.maps import compare
+    from streamrf.reports.comparison import compare
     from streamrf.reports.plots import check_picture
     from streamrf.support.threads import Threads
 
@@ -103,18 +106,17 @@ def command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
         show(found, plot, drawn)
 
 
-def _draw(found: Any, plot: str | None, drawn: str | None, overwrite: bool) -> None:
-    """The pictures that were asked for."""
+def _draw(found: Comparison, plot: str | None, drawn: str | None, overwrite: bool) -> None:
+    """Write the pictures that the options ask for."""
     if not (plot or drawn):
         return
-    from streamrf.reports.compare.learned_plots import landmarks_figure, spectra_figure
-    from streamrf.reports.compare.spectra import spectra
-    from streamrf.reports.plots import comparison_figure, save
+    from streamrf.reports.comparison_plots import comparison_figure, landmarks_figure, spectra, spectra_figure
+    from streamrf.reports.plots import save
 
     if plot:
         swept = any(cell.landmarks for cell in found.cells)
         save((landmarks_figure if swept else comparison_figure)(found), plot, overwrite=overwrite)
-    if drawn:
+    if drawn and found.bench is not None:
         kinds, D = list(dict.fromkeys(cell.map for cell in found.cells)), max(cell.D for cell in found.cells)
         save(spectra_figure(spectra(found.bench, kinds, D, found.seeds[0])), drawn, overwrite=overwrite)
 
@@ -128,12 +130,12 @@ def _numbers(option: str, text: str) -> list[int]:
 
     parts = _listed(text)
     if not parts or not all(part.isdecimal() for part in parts):
-        raise InputError(f"{option} {text}: whole numbers with commas between them are wanted, such as 50,100,200")
+        raise InputError(f"{option} must be whole numbers separated by commas, such as 50,100,200, not {text}")
     return [int(part) for part in parts]
 
 
-def show(found: Any, plot: str | None, drawn: str | None = None) -> None:
-    """For each D a block of lines, the most faithful map first."""
+def show(found: Comparison, plot: str | None, drawn: str | None = None) -> None:
+    """For each D a block of lines, the smallest kernel error first."""
     from streamrf.support.units import format_seconds
 
     kernel = found.kernel
@@ -161,7 +163,7 @@ def _places(values: Iterable[float]) -> int:
     return max(0, 3 - math.floor(math.log10(largest))) if largest > 0 else 3
 
 
-def _line(cell: Any, places: int) -> str:
+def _line(cell: Cell, places: int) -> str:
     kernel, holdout = cell.kernel_error, cell.holdout_error
     error = f"{holdout.mean:.{places}f} ± {holdout.deviation:.{places}f}"
     name = cell.map if cell.landmarks is None else f"{cell.map} {cell.landmarks}"

@@ -29,7 +29,7 @@ def make_reporter(*, quiet: bool) -> Reporter:
 class PlainReporter(Reporter):
     """One line at a time, for logs."""
 
-    wants_glimpses = True
+    wants_estimates = True
 
     def note(self, text: str) -> None:
         self._say(text)
@@ -57,7 +57,7 @@ class PlainReporter(Reporter):
         self._done = done
         self._glimpse = ""
 
-    def glimpsed(self, error: float, what: str) -> None:
+    def estimated(self, error: float, what: str) -> None:
         self._glimpse = f", hold-out {what} {error:.4g} so far"
 
     def finished(self) -> None:

@@ -51,7 +51,7 @@ def command(data: tuple[str, ...], **options: Any) -> None:
     """
     from dataclasses import replace
 
-    from streamrf.reports.compare.epsilon import assess
+    from streamrf.reports.bounds import assess
     from streamrf.support.progress import Reporter
     from streamrf.support.threads import Threads
     from streamrf.training.plan import estimate_run, plan_run

@@ -13,17 +13,17 @@ from streamrf.cli.options import data_options, open_data, print_json, run_option
 
 @click.command("report")
 @click.argument("model", type=click.Path())
-@click.option("--data", multiple=True, metavar="PATH", help="Rows with targets to look at; may be repeated.")
-@click.option("--out", type=click.Path(), help="Where the page goes; MODEL.html by default.")
-@click.option("--png", type=click.Path(), metavar="DIR", help="Write each picture as a PNG there too.")
-@click.option("--overwrite", is_flag=True, help="Replace a report that is there already.")
+@click.option("--data", multiple=True, metavar="PATH", help="Rows with targets to judge the model on; may be repeated.")
+@click.option("--out", type=click.Path(), help="The page to write; MODEL.html by default.")
+@click.option("--png", type=click.Path(), metavar="DIR", help="Also write each picture as a PNG file to DIR.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing report.")
 @data_options
 @run_options
 def command(model: str, data: tuple[str, ...], **options: Any) -> None:
-    """Draw a report on MODEL: one HTML file with pictures inside, readable in light and dark, without a network.
+    """Write a report on MODEL: one HTML file with its pictures inside, in light and dark, that needs no network.
 
-    With --data it also shows errors, a learning curve and what the model looks at, from a sample of those rows. Rows
-    that the model was trained on are taken out of its sums first, exactly, so that their errors are honest.
+    --data adds errors, a learning curve and the most important inputs, from a sample of those rows. Rows that the
+    model was trained on are first removed from its sums, exactly, so that their errors are hold-out errors.
 
     \b
     Examples:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import streamrf
 from streamrf.data.columns.document import Columns
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap
@@ -22,6 +21,7 @@ from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.predictor import Predictor, Weights
 from streamrf.statistics.rowset import Ledger
+from streamrf.support import __version__
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
@@ -214,7 +214,7 @@ def versions() -> dict[str, str]:
     import scipy
 
     return {
-        "streamrf": streamrf.__version__,
+        "streamrf": __version__,
         "python": platform.python_version(),
         "numpy": numpy.__version__,
         "scipy": scipy.__version__,

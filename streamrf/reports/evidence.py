@@ -1,7 +1,7 @@
 """What a report is made from: the model, its sums if they are kept, and a sample of rows if there is data.
 
-Rows that the model was trained on are first taken out of its sums, exactly, and the weights are solved without them:
-so even a report on training data shows errors on rows that the weights have not seen.
+Rows that the model was trained on are first removed from its sums, exactly, and the weights are solved without them.
+So even a report on training data shows errors on unseen rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,19 +19,20 @@ from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import MismatchError, NumericalError
 from streamrf.support.storage.archive import read_archive
+from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
 from streamrf.training.update.agreement import check_possible
 from streamrf.training.update.changes import rows_in
 from streamrf.training.update.statistics import Statistics
 
 ROWS = 5000  # of the data, for errors, importance and curves
-FORGET_D = 3000  # up to so many features, rows are taken out of the sums in a second or two
+FORGET_D = 3000  # up to this many features, rows are removed from the sums in a second or two
 MOST_STATISTICS = 2 * 2**30  # bytes of sums that are read for a report
 
 
 @dataclass
 class Evidence:
-    """All that sections draw from."""
+    """Everything the sections are made from."""
 
     model: Model
     threads: Threads
@@ -41,21 +41,21 @@ class Evidence:
     source: Source | None = None
     rows: Block | None = None  # a sample, in random order
     seen: bool = False  # whether the sample was trained on
-    unseen_model: Model | None = None  # the model without the sample, where it had been trained on it
+    unseen_model: Model | None = None  # the model without the sample, if it was trained on it
+
+    @property
+    def metadata(self) -> JSON:
+        """What the model file says of the training run."""
+        return self.model.metadata
 
     @property
     def judged(self) -> Model:
         """The model whose errors are shown."""
         return self.unseen_model or self.model
 
-    @property
-    def honest(self) -> bool:
-        """Whether the sample is new to the weights that are judged."""
-        return not self.seen or self.unseen_model is not None
-
     @cached_property
     def scores(self) -> np.ndarray:
-        """(n, outputs): of the sample."""
+        """(n, outputs): the model's scores of the sample."""
         assert self.rows is not None
         return self.judged.scores(self.rows.X, self.threads)
 
@@ -73,7 +73,7 @@ class Evidence:
 
 
 def gather_evidence(path: str | Path, source: Source | None, threads: Threads, *, rows: int = ROWS) -> Evidence:
-    """Load what there is, draw the sample, and take it out of the sums where it is in them."""
+    """Load the model, draw the sample, and remove it from the sums if it is in them."""
     archive = read_archive(path, kind="model")
     evidence = Evidence(Model.load(path), threads, archive.document("model").get("versions", {}))
     if archive.has_arrays("statistics") and archive.files["statistics.safetensors"].n_bytes <= MOST_STATISTICS:
@@ -99,7 +99,7 @@ def _can_forget(evidence: Evidence) -> bool:
 
 
 def _without(evidence: Evidence, source: Source, rows: Block) -> Model | None:
-    """The model solved from the sums of all rows but these; None where not all of these are in."""
+    """The model solved from the sums of all other rows; None unless all of these rows are in the sums."""
     statistics = evidence.statistics
     assert statistics is not None
     try:
@@ -107,7 +107,7 @@ def _without(evidence: Evidence, source: Source, rows: Block) -> Model | None:
             return None
         rest = replace(statistics, state=_less(statistics, rows, evidence.threads))
         return rest.solve(evidence.model.weights.ridge, threads=evidence.threads)
-    except (MismatchError, NumericalError):  # the data has changed since: its rows are judged as they are
+    except (MismatchError, NumericalError):  # the data has changed since training: judge its rows as they are
         return None
 
 
@@ -130,7 +130,9 @@ def row_set(index: np.ndarray) -> RowSet:
     return RowSet([(int(a), int(b)) for a, b in zip(starts, stops, strict=True)])
 
 
-def fourier_features(model: Model, X: np.ndarray, columns: Any, threads: Threads, block: int = 2048) -> np.ndarray:
+def fourier_features(
+    model: Model, X: np.ndarray, columns: np.ndarray, threads: Threads, block: int = 2048
+) -> np.ndarray:
     """Some columns of z(X), float64, a block of rows at a time."""
     parts = []
     for start in range(0, len(X), block):

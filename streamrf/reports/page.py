@@ -1,17 +1,61 @@
-"""The page: one HTML file with nothing outside it, in light and in dark."""
+"""The page of a report: one HTML file with nothing outside it, in light and in dark; and the look of its pictures.
+
+Ink and grid of a picture are placeholders, which the page replaces by its own colours.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import TYPE_CHECKING
 
-from streamrf.reports.figures import Picture
+import numpy as np
+
+from streamrf.reports.plots import load_matplotlib, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, FAINT = "#010203", "#040506"  # stand for the page's text and grid colours
+COLOURS = ("#3b82c4", "#d9772b", "#2f9e6e", "#b65fa5", "#b8932f", "#4fb3bf", "#d1495b", "#8a8f98",
+           "#9d7bd8")  # fmt: skip
+WIDE, HALF = (8.6, 3.4), (4.6, 3.4)
+
+
+@dataclass
+class Picture:
+    """A figure, its name in files, its caption, and a text for readers who cannot see it."""
+
+    name: str
+    caption: str
+    figure: Figure
+    alt: str
+
+    def svg(self) -> str:
+        """Inline markup with identifiers of its own, in the colours of the page."""
+        out = io.StringIO()
+        with load_matplotlib().rc_context({"svg.hashsalt": self.name, "svg.fonttype": "none"}):
+            self.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+        text = out.getvalue()
+        return themed(with_own_ids(text[text.index("<svg") :], self.name), self.alt)
+
+    def png(self) -> bytes:
+        """The same on white."""
+        out = io.BytesIO()
+        for artist in self.figure.findobj():
+            _repaint(artist)
+        self.figure.savefig(out, format="png", dpi=150, facecolor="white")
+        return out.getvalue()
 
 
 @dataclass
 class Section:
-    """A heading, what to know, pictures and a table; a section without content is left out."""
+    """A heading, a text, pictures and a table. A section without pictures and table is left out."""
 
     name: str
     title: str
@@ -23,6 +67,106 @@ class Section:
     def is_empty(self) -> bool:
         return not (self.pictures or self.table)
 
+    def add(self, name: str, caption: str, figure: Figure, alt: str) -> None:
+        self.pictures.append(Picture(name, caption, figure, alt))
+
+
+# -- pictures
+
+
+def with_own_ids(svg: str, name: str) -> str:
+    """Prefix identifiers with the picture's name, as several pictures share one page."""
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
+    return re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', svg)
+
+
+def themed(svg: str, alt: str) -> str:
+    """Use the page's own colours, and add a title for screen readers."""
+    svg = svg.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return svg.replace('role="img">', f'role="img"><title>{escape(alt, quote=False)}</title>', 1)
+
+
+def _repaint(artist: Artist) -> None:
+    """Replace the placeholders by black and grey, for a picture that stands alone."""
+    from matplotlib.colors import to_hex
+
+    for name in ("color", "edgecolor"):
+        get, put = getattr(artist, f"get_{name}", None), getattr(artist, f"set_{name}", None)
+        colour = get() if get and put else None
+        if isinstance(colour, tuple) and len(colour) == 4:
+            colour = to_hex(colour)
+        if put and isinstance(colour, str) and colour in (INK, FAINT):
+            put("#222222" if colour == INK else "#dddddd")
+
+
+def panels(size: tuple[float, float], count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with some axes side by side, in the look of the report."""
+    made = new_figure(size)
+    found = list(np.atleast_1d(made.subplots(1, count)))
+    for axes in found:
+        axes.set_facecolor("none")
+        axes.grid(color=FAINT, linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=INK, which="both", labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_color(INK)
+        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+            label.set_color(INK)
+            label.set_fontsize(9)
+    return made, found
+
+
+def panel(x: str, y: str, size: tuple[float, float] = HALF) -> tuple[Figure, Axes]:
+    """A figure with one pair of labelled axes."""
+    made, (axes,) = panels(size, 1)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return made, axes
+
+
+def curve(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, labels: tuple[str, str],
+          *, dots: bool = True, chosen: float = 0.0) -> tuple[Figure, Axes]:  # fmt: skip
+    """One line, with dots at its points, and a mark at the ``chosen`` x if that is positive."""
+    made, axes = panel(*labels)
+    axes.plot(x, y, marker="o" if dots else None, markersize=4, color=COLOURS[0])
+    if chosen > 0:
+        mark(axes, chosen, "chosen")
+    return made, axes
+
+
+def mark(axes: Axes, x: float, text: str) -> None:
+    """A dashed line at x, with a word at its top."""
+    axes.axvline(x, color=INK, linestyle="--", linewidth=1)
+    axes.annotate(
+        text, (x, 1), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points", va="top",
+        fontsize=8, color=INK,
+    )  # fmt: skip
+
+
+def diagonal(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
+    axes.plot([low, high], [low, high], color=INK, linewidth=1, linestyle="--")
+
+
+def bars(
+    names: Sequence[str], values: np.ndarray, what: str, *, width: float = HALF[0], spread: np.ndarray | None = None
+) -> Figure:
+    """A bar for each name, the first at the top."""
+    made, axes = panel(what, "", (width, 0.9 + 0.26 * len(names)))
+    places = np.arange(len(names))[::-1]
+    axes.barh(places, values, xerr=spread, color=COLOURS[0], ecolor=INK, height=0.7)
+    axes.set_yticks(places, [name[:28] for name in names])
+    return made
+
+
+def legend(axes: Axes, loc: str = "best", anchor: tuple[float, float] | None = None) -> None:
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc=loc, bbox_to_anchor=anchor)
+
+
+# -- HTML
 
 STYLE = """
 :root { color-scheme: light dark; --back: #ffffff; --card: #f6f7f9; --ink: #1d242c; --soft: #5b6673; --faint: #dde1e6;

@@ -7,18 +7,22 @@ from pathlib import Path
 
 from streamrf.data.source import Source
 from streamrf.models.model import Model
-from streamrf.reports import sections
+from streamrf.reports.accuracy import errors, learning
 from streamrf.reports.evidence import Evidence, gather_evidence
+from streamrf.reports.history import cost, learned, provenance, search, settings
 from streamrf.reports.page import Section, page
 from streamrf.reports.plots import load_matplotlib
+from streamrf.reports.usage import inputs, kernel, spectrum
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds
 
+SECTIONS = (errors, learning, inputs, search, learned, spectrum, kernel, cost, settings, provenance)  # in page order
+
 
 @dataclass
 class Report:
-    """The sections that have something to show, ready to be written."""
+    """The sections that have content, ready to be written."""
 
     title: str
     lead: str
@@ -50,7 +54,7 @@ class Report:
 
 
 def check_report(path: str | Path, *, overwrite: bool) -> None:
-    """Whether a report can be written there: ask before minutes are spent."""
+    """Refuse a report that cannot be written to ``path``, before time is spent on it."""
     load_matplotlib()
     if not overwrite:
         refuse_existing(Path(path))
@@ -59,36 +63,36 @@ def check_report(path: str | Path, *, overwrite: bool) -> None:
 def make_report(
     model: str | Path, source: Source | None = None, *, threads: Threads, title: str | None = None
 ) -> Report:
-    """A report on the model at a path, with errors and curves from ``source`` where it is given."""
+    """A report on the model file, with errors and curves from ``source`` if it is given."""
     load_matplotlib()
     evidence = gather_evidence(model, source, threads)
-    made = [section for section in (make(evidence) for make in sections.ALL) if not section.is_empty]
+    made = [section for section in (make(evidence) for make in SECTIONS) if not section.is_empty]
     name = title or Path(model).name
     return Report(name, lead(evidence.model), tiles(evidence), made, footer(evidence))
 
 
 def lead(model: Model) -> str:
-    """One sentence about what it is."""
+    """One sentence about the model."""
     kind = model.recipe.kernel
     return f"{model.coding.describe()}, {format_count(model.n_inputs)} inputs, {kind} kernel.".capitalize()
 
 
 def tiles(evidence: Evidence) -> list[tuple[str, str]]:
-    """The figures people look for first."""
-    model, story = evidence.model, evidence.model.metadata
-    found = [("rows", format_count(story["rows"]))] if story.get("rows") else []
+    """The numbers people look for first."""
+    model, metadata = evidence.model, evidence.metadata
+    found = [("rows", format_count(metadata["rows"]))] if metadata.get("rows") else []
     if hasattr(model.map, "n_features"):
         found.append(("features", f"{format_count(model.map.n_features)} at {model.recipe.bits} bits"))
     found.append(("λ", f"{model.weights.ridge:.3g}"))
-    holdout = story.get("holdout") or {}
+    holdout = metadata.get("holdout") or {}
     for name in ("error", "rmse", "r2", "auc"):
         if isinstance(holdout.get(name), float):
             found.append((f"hold-out {name}", f"{holdout[name]:.4g}"))
-    if (story.get("seconds") or {}).get("total"):
-        found.append(("time", format_seconds(story["seconds"]["total"])))
+    if (metadata.get("seconds") or {}).get("total"):
+        found.append(("time", format_seconds(metadata["seconds"]["total"])))
     return found
 
 
 def footer(evidence: Evidence) -> str:
     version = evidence.versions.get("streamrf", "")
-    return f"Made by streamrf {version}. This page loads nothing from anywhere."
+    return f"Made by streamrf {version}. This page loads nothing from the network."

@@ -21,8 +21,7 @@ from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.marks import no_marks
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support.errors import DataError, StorageError
-from streamrf.support.interrupts import Interrupted, deferred_interrupts
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter, deferred_interrupts
 from streamrf.support.storage.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.support.units import format_count
 

@@ -40,7 +40,7 @@ class Glimpse:
     @property
     def possible(self) -> bool:
         size = getattr(self.pipeline.map, "n_features", MOST_FEATURES + 1)
-        return self.reporter.wants_glimpses and size <= MOST_FEATURES and bool(self.ridge)
+        return self.reporter.wants_estimates and size <= MOST_FEATURES and bool(self.ridge)
 
     def _guess(self) -> float:
         D = self.pipeline.map.n_features
@@ -53,7 +53,7 @@ class Glimpse:
         error = self.error(job.state) if isinstance(job.state, HoldoutState) else None
         if error is not None:
             what = "error" if self.pipeline.coding.classes else "RMSE"
-            self.reporter.glimpsed(error, what)
+            self.reporter.estimated(error, what)
         now = self.clock()
         self.due = now + max((now - start) / SHARE, 1.0)
 

@@ -11,8 +11,7 @@ import scipy.linalg as sla
 
 from streamrf.features.fourier.cosine import PackedCosines
 from streamrf.statistics.gram_kernels import LIMITS, Layout, choose_product
-from streamrf.support.threads import Threads
-from streamrf.support.timing import seconds_of
+from streamrf.support.threads import Threads, seconds_of
 
 READ_RATE = 300e6  # bytes a second, assumed: planning reads no rows
 

@@ -1,24 +1,41 @@
 """Every error streamrf raises on purpose.
 
-Each is also a builtin, so that code which knows nothing of streamrf can catch it, and each carries the exit code the
-command line ends with::
+Each is also a builtin, so that code which knows nothing of streamrf can catch it. Each carries the exit code of the
+command line::
 
     StreamRFError                    exit 1
-    ├── InputError (ValueError)      exit 2   an option or an argument that cannot be right
+    ├── InputError (ValueError)      exit 2   an option or argument that cannot be right
     ├── DataError (ValueError)       exit 3   the data: a missing column, NaN, one class only, a corrupt chunk
     ├── FileFormatError (ValueError) exit 4   a model, checkpoint or statistics file that is damaged or too new
-    ├── MismatchError (ValueError)   exit 5   two things that do not belong together: both are named
-    ├── BudgetError (MemoryError)    exit 6   the plan does not fit: both numbers are named
-    ├── ExistsError (FileExistsError) exit 7  an output that is already there
+    ├── MismatchError (ValueError)   exit 5   two things that do not belong together; the message names both
+    ├── BudgetError (MemoryError)    exit 6   the plan does not fit; the message has both numbers
+    ├── ExistsError (FileExistsError) exit 7  the output already exists
     ├── StorageError (OSError)       exit 8   no space, no permission, no such file
     ├── NumericalError (ArithmeticError) exit 9  a system that cannot be solved, a sum that would overflow
-    ├── MissingDependencyError (ImportError) exit 10  an extra that is not installed: the message says which
+    ├── MissingDependencyError (ImportError) exit 10  an extra that is not installed; the message names it
     └── ClusterError (RuntimeError)  exit 11  no scheduler, no workers, or workers that keep dying
+
+Messages name a setting as Python spells it, in backticks: "`length_scale` must be positive", "set `overwrite=True`".
+The command line prints them through ``with_flags``: "--length-scale must be positive", "set --overwrite".
 """
+
+import re
+
+_SETTING = re.compile(r"(?<!`)`([A-Za-z][A-Za-z0-9_]*)(?:=([^`]+))?`(?!`)")
+
+
+def with_flags(message: str) -> str:
+    """A message with its settings as flags of the command line: `` `nan='drop'` `` becomes ``--nan drop``."""
+    return _SETTING.sub(_flag, message)
+
+
+def _flag(setting: re.Match[str]) -> str:
+    flag, value = "--" + setting[1].replace("_", "-"), setting[2]
+    return flag if value in (None, "True") else f"{flag} {value.strip(chr(34) + chr(39))}"
 
 
 class StreamRFError(Exception):
-    """Base of all; one sentence that says what happened, both numbers, and how to fix it."""
+    """Base of all errors. The message says what happened, with the numbers, and how to fix it."""
 
     exit_code = 1
 

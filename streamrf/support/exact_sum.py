@@ -37,14 +37,14 @@ def zero_squares(columns: int) -> np.ndarray:
 
 
 def as_floats(X: np.ndarray) -> np.ndarray:
-    """X as native float32 or float64 of equal values, without a copy where it is that (int64 rounds beyond 2^53)."""
+    """X as native float32 or float64 with equal values, without a copy if possible (int64 rounds beyond 2^53)."""
     X = np.asarray(X)
     narrow = X.dtype.itemsize <= (4 if X.dtype.kind == "f" else 2)
     return X.astype(np.float32 if narrow else np.float64, copy=False)
 
 
 def add_columns(sums: np.ndarray, X: np.ndarray) -> None:
-    """Add the rows of X (n, d) to the sums (d, limbs) of its columns; NaN and infinities are a DataError."""
+    """Add the rows of X (n, d) to the sums (d, limbs) of its columns. DataError for NaN and infinities."""
     _add_all(_add_values, sums, X)
 
 
@@ -63,9 +63,7 @@ def _add_all(kernel: Callable[[np.ndarray, np.ndarray], int], limbs: np.ndarray,
     for start in range(0, len(X), _ROWS_PER_CALL):
         bad = kernel(total, as_floats(X[start : start + _ROWS_PER_CALL]))
         if bad >= 0:
-            raise DataError(
-                f"column {bad} has NaN or infinite values, which cannot be summed: drop or repair these rows"
-            )
+            raise DataError(f"column {bad} has NaN or infinite values, which cannot be summed: drop or fix these rows")
         carry(total)
     limbs += total
     carry(limbs)
@@ -131,7 +129,7 @@ def _add_squares(limbs: np.ndarray, X: np.ndarray) -> int:
 
 @njit(cache=True, nogil=True)
 def carry(limbs: np.ndarray) -> None:
-    """Bring each row of limbs (d, L) to the one form that its sum has; needed after adding or subtracting limbs."""
+    """Bring each row of limbs (d, L) to its normal form; needed after adding or subtracting limbs."""
     for row in range(limbs.shape[0]):
         over = np.int64(0)
         for k in range(limbs.shape[1] - 1):

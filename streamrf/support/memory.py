@@ -1,4 +1,4 @@
-"""What this process uses now, what it used at its worst, and what the machine has left. All in bytes."""
+"""Memory that this process uses now, its peak, and what the machine has left. All in bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def resident() -> int:
 
 
 def peak() -> int:
-    """The most this process has ever held."""
+    """The most memory this process has held so far."""
     if sys.platform == "linux":
         return _high_water_mark()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -22,12 +22,12 @@ def peak() -> int:
 
 
 def _high_water_mark() -> int:
-    """From the kernel's account of this program alone: Linux hands ``ru_maxrss`` on from whoever started us."""
+    """The peak of this process alone: on Linux ``ru_maxrss`` is inherited from the parent process."""
     with open("/proc/self/status", "rb") as status:
         for line in status:
             if line.startswith(b"VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return resident()  # a kernel that keeps no such account
+    return resident()  # this kernel does not report it
 
 
 def available() -> int:
@@ -35,10 +35,10 @@ def available() -> int:
 
 
 def limit_heaps(count: int = 2) -> None:
-    """Let all threads share a few heaps, where the C library is glibc.
+    """Let all threads share a few heaps, if the C library is glibc. Call it before threads start.
 
-    It would give each thread one of its own, up to eight a core, and what is freed in one is of no use to the others:
-    ten times the rows then took a tenth more memory. Call it before threads start.
+    By default each thread gets its own heap, up to eight a core, and memory freed in one is of no use to the others:
+    ten times the rows then took a tenth more memory.
     """
     arena_max = -8  # M_ARENA_MAX in malloc.h
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):

@@ -1,45 +1,94 @@
-"""What a run tells while it goes on. The library shows nothing: it logs, and the command line shows more."""
+"""How a run talks to its caller: it reports progress, and it stops between two blocks when it is asked to.
+
+The library prints nothing. A ``Reporter`` writes to the logger ``streamrf``; the command line shows more.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from streamrf.solvers.plan import Plan
-    from streamrf.training.pilot.fourier import Trial
+from streamrf.support.errors import StreamRFError
 
 log = logging.getLogger("streamrf")
 
 
-class Reporter:
-    """Told of everything; writes it to the logger ``streamrf`` and nowhere else. Subclasses show what they like."""
+class PlanSummary(Protocol):
+    """What a reporter needs to know of a plan."""
 
-    wants_glimpses = False  # whether errors on hold-out rows are worth a hundredth of the pass
+    @property
+    def solver(self) -> str: ...
+    @property
+    def passes(self) -> int: ...
+    @property
+    def projected(self) -> int: ...
+    @property
+    def budget(self) -> int: ...
+
+
+class Reporter:
+    """Is told of everything a run does, and writes it to the logger ``streamrf``. Subclasses show what they like."""
+
+    wants_estimates = False  # whether a hundredth of the pass may be spent on progress errors
 
     def note(self, text: str) -> None:
         """One sentence about what was found or done."""
         log.info("%s", text)
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: PlanSummary) -> None:
         log.info("plan: %s, %d bytes projected of a budget of %d", plan.solver, plan.projected, plan.budget)
 
-    def tried(self, trial: Trial) -> None:
+    def tried(self, trial: object) -> None:
         log.debug("pilot: %s", trial)
 
     def started(self, what: str, rows: int, done: int) -> None:
-        """A pass over so many rows begins, some of which may be done already."""
+        """A pass over ``rows`` rows begins; ``done`` of them are done already."""
         log.info("%s: %d rows, %d of them done", what, rows, done)
 
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
-        """So many rows are done; the last save, if there is one, is so many seconds old."""
+        """``done`` rows are done. The last checkpoint, if there is one, is ``checkpoint_age`` seconds old."""
 
-    def glimpsed(self, error: float, what: str) -> None:
-        """The error on hold-out rows that the sums so far would give."""
+    def estimated(self, error: float, what: str) -> None:
+        """The progress error: the error on hold-out rows with the rows summed so far."""
         log.info("hold-out %s so far: %g", what, error)
 
     def finished(self) -> None:
         log.debug("the pass is over")
 
-    def settled(self, chosen: dict[str, Any]) -> None:
+    def settled(self, chosen: dict[str, object]) -> None:
         log.info("settings: %s", chosen)
+
+
+class Interrupted(StreamRFError, KeyboardInterrupt):
+    """The run was asked to stop, and did so with everything saved."""
+
+    exit_code = 130
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets, so that a pass can stop where its sums are whole.
+
+    A second signal stops at once. Outside the main thread the event stays unset.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
+from numpy.typing import DTypeLike
 
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+Turn = Callable[[ir.Value, list[ir.Value]], list[ir.Value]]  # one turn of a loop: (index, values) to new values
 
 
 @cache
@@ -29,7 +31,7 @@ def lanes() -> int:
     return 16 if {"avx512f", "avx512bw"} <= host_features() else 8
 
 
-def splat(builder: Any, scalar: Any, width: int) -> Any:
+def splat(builder: ir.IRBuilder, scalar: ir.Value, width: int) -> ir.Value:
     """A vector with ``scalar`` in every lane."""
     kind = ir.VectorType(scalar.type, width)
     undefined = ir.Constant(kind, ir.Undefined)
@@ -37,12 +39,12 @@ def splat(builder: Any, scalar: Any, width: int) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, width), [0] * width))
 
 
-def constant(value: float, kind: Any) -> Any:
+def constant(value: float, kind: ir.VectorType) -> ir.Constant:
     """The vector constant with ``value`` in every lane."""
     return ir.Constant(kind, [value] * kind.count)
 
 
-def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
+def call(builder: ir.IRBuilder, name: str, kind: ir.VectorType, *args: ir.Value) -> ir.Value:
     """An LLVM intrinsic whose arguments and result are all of vector type ``kind``, such as ``llvm.fma``."""
     suffix = f".v{kind.count}{'f32' if isinstance(kind.element, ir.FloatType) else 'f64'}"
     function = builder.module.declare_intrinsic(name + suffix, fnty=ir.FunctionType(kind, [kind] * len(args)))
@@ -50,9 +52,9 @@ def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
 
 
 def counted_loop(
-    builder: Any, count: Any, step: int, start: Sequence[Any], turn: Callable[[Any, list[Any]], list[Any]]
-) -> list[Any]:
-    """``values = turn(k, values)`` for k = 0, step, ... below ``count``, once at least; what they are at the end."""
+    builder: ir.IRBuilder, count: ir.Value, step: int, start: Sequence[ir.Value], turn: Turn
+) -> list[ir.Value]:
+    """Run ``values = turn(k, values)`` for k = 0, step, ... below ``count``, at least once; return the last values."""
     entry = builder.block
     loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
     builder.branch(loop)
@@ -73,11 +75,13 @@ def counted_loop(
     return after
 
 
-def own_function(name: str, body: Callable[..., None]) -> Callable[..., Any]:
-    """Code for an intrinsic of integer arguments that calls ``body`` as a function of its own, never inlined: its
-    registers are for its sums alone."""
+def own_function(name: str, body: Callable[..., None]) -> Callable[..., ir.Value]:
+    """Code for an intrinsic of integer arguments that calls ``body`` as a function of its own.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    It is never inlined, so that all registers are free for its sums.
+    """
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: object, args: Sequence[ir.Value]) -> ir.Value:
         function = builder.module.globals.get(name)
         if function is None:
             function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
@@ -92,8 +96,8 @@ def own_function(name: str, body: Callable[..., None]) -> Callable[..., Any]:
     return codegen
 
 
-def prefetch(builder: Any, address: Any, *, write: bool) -> None:
-    """Ask for the cache line at an address that will be read, or written too; a hint, nothing more."""
+def prefetch(builder: ir.IRBuilder, address: ir.Value, *, write: bool) -> None:
+    """Hint that the cache line at an address will soon be read or written."""
     byte = I8.as_pointer()
     signature = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [byte], signature)
@@ -101,14 +105,14 @@ def prefetch(builder: Any, address: Any, *, write: bool) -> None:
     builder.call(function, [builder.inttoptr(address, byte), kind, near, data])
 
 
-def half_of(builder: Any, vector: Any, part: int) -> Any:
+def half_of(builder: ir.IRBuilder, vector: ir.Value, part: int) -> ir.Value:
     """The lower (0) or upper (1) half of the lanes."""
     count = vector.type.count // 2
     order = ir.Constant(ir.VectorType(I32, count), list(range(part * count, (part + 1) * count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
 
 
-def add_widened(builder: Any, address: Any, vectors: Sequence[Any], bits: int = 0) -> None:
+def add_widened(builder: ir.IRBuilder, address: ir.Value, vectors: Sequence[ir.Value], bits: int = 0) -> None:
     """Add int32 vectors to the int64 at an address: the first as it is, each next one ``bits`` higher."""
     count = vectors[0].type.count // 2
     wide = ir.VectorType(I64, count)
@@ -121,21 +125,21 @@ def add_widened(builder: Any, address: Any, vectors: Sequence[Any], bits: int = 
         builder.store(total, here, align=8)
 
 
-def mixed(builder: Any, a: Any, b: Any) -> Any:
+def mixed(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """a0 b0 a1 b1 ..."""
     count = a.type.count
     order = [index for c in range(count) for index in (c, count + c)]
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, 2 * count), order))
 
 
-def pinned(builder: Any, vector: Any) -> Any:
-    """The same vector, in a register: sums of several turns of a loop are not to be reordered into more of them."""
+def pinned(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    """The same vector, kept in a register: LLVM must not split the sums of a loop over more of them."""
     if "avx2" not in host_features():
         return vector
     return builder.asm(ir.FunctionType(vector.type, [vector.type]), "", "=x,0", [vector], False)
 
 
-def dot_pairs(builder: Any, a: Any, b: Any) -> Any:
+def dot_pairs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Per 32-bit lane, ``a0*b0 + a1*b1`` of the two int16 it holds: one instruction where the machine has it."""
     names = {16: "llvm.x86.avx2.pmadd.wd", 32: "llvm.x86.avx512.pmaddw.d.512"}
     return _instruction(builder, names, I32, a, b) or _add_pairs(
@@ -143,7 +147,7 @@ def dot_pairs(builder: Any, a: Any, b: Any) -> Any:
     )
 
 
-def dot_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
+def dot_bytes(builder: ir.IRBuilder, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
     """Per 16-bit lane, ``a0*b0 + a1*b1`` of a pair of uint8 and a pair of int8, where that fits into an int16."""
     names = {32: "llvm.x86.avx2.pmadd.ub.sw", 64: "llvm.x86.avx512.pmaddubs.w.512"}
     wide = ir.VectorType(I16, unsigned.type.count)
@@ -152,8 +156,10 @@ def dot_bytes(builder: Any, unsigned: Any, signed: Any) -> Any:
     )
 
 
-def _instruction(builder: Any, names: dict[int, str], element: Any, a: Any, b: Any) -> Any:
-    """The one that takes so many elements and gives half as many of another type; None where there is none."""
+def _instruction(
+    builder: ir.IRBuilder, names: dict[int, str], element: ir.Type, a: ir.Value, b: ir.Value
+) -> ir.Value | None:
+    """Call the instruction for vectors of this length, if the machine has it."""
     name = names.get(a.type.count)
     needed = "avx512bw" if name and "avx512" in name else "avx2"
     if name is None or needed not in host_features():
@@ -162,7 +168,7 @@ def _instruction(builder: Any, names: dict[int, str], element: Any, a: Any, b: A
     return builder.call(builder.module.declare_intrinsic(name, fnty=kind), [a, b])
 
 
-def _add_pairs(builder: Any, a: Any, b: Any) -> Any:
+def _add_pairs(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """The products of two vectors, each two neighbours added."""
     product = builder.mul(a, b)
     undefined = ir.Constant(product.type, ir.Undefined)
@@ -173,7 +179,7 @@ def _add_pairs(builder: Any, a: Any, b: Any) -> Any:
     )
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """An uninitialised C-ordered array that starts on a cache line, as aligned vector loads need."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)

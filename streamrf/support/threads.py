@@ -1,8 +1,9 @@
-"""One small thread pool whose size is ours to set: BLAS and our kernels never fight over cores."""
+"""One small thread pool whose size is ours to set, so that BLAS and our kernels never fight over cores; and timing."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,6 +17,7 @@ LARGE = 2000  # rows of a matrix from which a factorisation is worth all threads
 
 T = TypeVar("T")
 R = TypeVar("R")
+Work = Callable[[], object]
 
 
 def available_cores() -> int:
@@ -28,7 +30,7 @@ def available_cores() -> int:
 
 @cache
 def _libraries() -> threadpoolctl.ThreadpoolController:
-    """The BLAS libraries of this process; finding them takes a while, so it is done once, after scipy is loaded."""
+    """The BLAS libraries of this process. Finding them is slow, so it is done once, after scipy is loaded."""
     import scipy.linalg  # noqa: F401 (it brings a BLAS of its own)
 
     return threadpoolctl.ThreadpoolController()
@@ -43,7 +45,7 @@ class Threads:
         self._limits = _libraries().limit(limits=1) if limit_blas else None
 
     def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call ``work`` for every item; returns when all are done, raising the first error."""
+        """Call ``work`` for every item. Returns when all are done, and raises the first error."""
         for _ in self.map(work, items):
             pass
 
@@ -58,7 +60,7 @@ class Threads:
             yield
 
     def blas_for(self, size: int) -> AbstractContextManager[None]:
-        """Every thread for a large matrix; for a small one, waiting for each other would cost them more."""
+        """Every thread for a large matrix; one for a small one, where threads would mostly wait."""
         return self.blas() if size >= LARGE else nullcontext()
 
     def close(self) -> None:
@@ -75,3 +77,27 @@ class Threads:
 
 
 ALONE = Threads(1, limit_blas=False)  # for work inside a thread of another pool
+
+
+# -- timing
+
+
+def timed(work: Work) -> float:
+    """Seconds that one run takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def seconds_of(work: Work, repeats: int) -> list[float]:
+    """Seconds of each of ``repeats`` runs, after a first one that compiles and packs."""
+    work()
+    return [timed(work) for _ in range(repeats)]
+
+
+def in_turn(works: dict[str, Work], repeats: int) -> dict[str, float]:
+    """The fastest run of each. They run in turn, so that a slow moment of the machine is shared by all."""
+    for work in works.values():
+        work()
+    rounds = [{name: timed(work) for name, work in works.items()} for _ in range(repeats)]
+    return {name: min(found[name] for found in rounds) for name in works}

@@ -31,7 +31,7 @@ def parse_bytes(text: str | SupportsIndex) -> int:
     """Bytes in ``"2GB"`` (10^9 each), ``"512MiB"`` (2^20 each), ``"1.5g"`` or a whole number."""
     size = _size_in_text(text) if isinstance(text, str) else _whole_number(text)
     if size is None or not 0 <= size < 2**63:
-        raise InputError(f"{text!r} is not a size in bytes; write for example 2GB, 512MiB, 1.5g or 1000000.")
+        raise InputError(f"{text!r} is not a size in bytes: write for example 2GB, 512MiB, 1.5g or 1000000.")
     return size
 
 
@@ -72,7 +72,7 @@ def parse_seconds(text: str | float) -> float:
     """Seconds in ``"5min"``, ``"30s"``, ``"1h30m"``, ``"250ms"``, ``"2d"`` or a plain number."""
     seconds = _seconds_in_text(text) if isinstance(text, str) else _seconds_in_number(text)
     if seconds is None:
-        raise InputError(f"{text!r} is not a time; write for example 30s, 5min, 1h30m or a number of seconds.")
+        raise InputError(f"{text!r} is not a time: write for example 30s, 5min, 1h30m or a number of seconds.")
     return seconds
 
 
@@ -88,7 +88,7 @@ def _seconds_in_text(text: str) -> float | None:
     total, position, last_unit = Fraction(0), 0, None
     while match := _DURATION_PART.match(text, position):
         unit = _SECOND_UNITS.get(match[2].lower())
-        # Falling units only: "30m1h" or "5s5s" is more likely a slip than a wish.
+        # Falling units only: "30m1h" or "5s5s" is more likely a typo.
         if unit is None or (last_unit is not None and unit >= last_unit):
             return None
         total, position, last_unit = total + Fraction(match[1]) * unit, match.end(), unit

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from distributed import get_worker
 
-import streamrf
 from streamrf.data.open import open_source
 from streamrf.data.source import Block, Source, Span
 from streamrf.data.writers.base import Columns
@@ -25,7 +24,7 @@ from streamrf.data.writers.parts import write_part
 from streamrf.engines.cluster.crew import CalledOff
 from streamrf.engines.local import PIECE, pieces, read_ahead
 from streamrf.statistics.base import Statistic
-from streamrf.support import memory
+from streamrf.support import __version__, memory
 from streamrf.support.errors import MismatchError, StorageError
 from streamrf.support.threads import Threads
 
@@ -41,7 +40,7 @@ def orders_for(source: Source, nan: str, session: str) -> Orders:
 
     A worker opens a source once for each ``session``: later ones see data that was stored anew meanwhile.
     """
-    identity = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": streamrf.__version__}
+    identity = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": __version__}
     return {"source": json.dumps({**identity, "session": session}, sort_keys=True), "nan": nan}
 
 
@@ -107,9 +106,9 @@ def _read(orders: Orders, bell: _Bell, most: int = PIECE) -> Iterator[tuple[Bloc
 def _open(identity: str) -> Source:
     """The source of a run, opened once in each worker; it must be the very data the run was planned for."""
     here, wanted = get_worker().address, json.loads(identity)
-    if wanted["version"] != streamrf.__version__:
+    if wanted["version"] != __version__:
         raise MismatchError(
-            f"worker {here} has streamrf {streamrf.__version__} and the run was started by {wanted['version']}:"
+            f"worker {here} has streamrf {__version__} and the run was started by {wanted['version']}:"
             " install the same version on both sides"
         )
     try:

@@ -10,8 +10,7 @@ from streamrf.statistics.gram_kernels.base import LIMITS, Layout, Product
 from streamrf.statistics.gram_kernels.blas import BlasProduct
 from streamrf.statistics.gram_kernels.integer import ByteProduct, IntegerProduct
 from streamrf.statistics.gram_kernels.mkl import MklProduct, library
-from streamrf.support.threads import Threads
-from streamrf.support.timing import Work, in_turn
+from streamrf.support.threads import Threads, Work, in_turn
 
 __all__ = ["LIMITS", "PRODUCT_ROWS", "Layout", "Product", "choose_product", "proven_products", "worst_work_bytes"]
 

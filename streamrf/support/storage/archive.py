@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
 
-import streamrf
+from streamrf.support import __version__
 from streamrf.support.errors import ExistsError, FileFormatError, InputError, MismatchError
 from streamrf.support.storage import safejson
 from streamrf.support.storage.files import (
@@ -27,15 +27,17 @@ from streamrf.support.storage.files import (
     storage_errors,
     write_durably,
 )
+from streamrf.support.storage.safejson import JSON
 from streamrf.support.storage.tensors import (
     Arrays,
+    FileRecord,
     HashingReader,
     HashingWriter,
     TensorInfo,
-    Writable,
+    Writer,
     check_writable,
+    read_checked,
     read_header,
-    read_tensors,
     total_bytes,
     write_tensors,
 )
@@ -50,13 +52,6 @@ _FILE_NAME = re.compile(rf"({_NAME.pattern})\.(json|safetensors)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class FileRecord(NamedTuple):
-    """What the manifest says about one file."""
-
-    n_bytes: int
-    sha256: str
-
-
 @dataclass(frozen=True)
 class Archive:
     """An archive that was opened: its documents are read and checked, its arrays are read when asked for."""
@@ -65,11 +60,11 @@ class Archive:
     kind: str
     protocol: int
     streamrf_version: str
-    documents: dict[str, Any]
+    documents: dict[str, JSON]
     files: dict[str, FileRecord]
 
-    def document(self, name: str) -> Any:
-        """One document; FileFormatError where the archive has none of that name."""
+    def document(self, name: str) -> JSON:
+        """One document. FileFormatError if the archive has none of that name."""
         if name not in self.documents:
             raise FileFormatError(f"{self.path} has no {name}.json; it is not a complete {self.kind} archive.")
         return self.documents[name]
@@ -80,9 +75,7 @@ class Archive:
     def arrays(self, name: str) -> Arrays:
         """Read one array file, checking its digest on the way; the arrays are yours to change."""
         with self._opened_arrays(name) as (reader, record):
-            arrays = read_tensors(reader, record.n_bytes)
-            _check_digest(reader.digest(), record, reader.where)
-        return arrays
+            return read_checked(reader, record)
 
     def array_infos(self, name: str) -> dict[str, TensorInfo]:
         """Types and shapes of one array file, without reading the arrays."""
@@ -99,14 +92,9 @@ class Archive:
 
 
 def write_archive(
-    path: AnyPath,
-    *,
-    kind: str,
-    documents: Mapping[str, Any],
-    arrays: Mapping[str, Arrays],
-    overwrite: bool = False,
+    path: AnyPath, *, kind: str, documents: Mapping[str, object], arrays: Mapping[str, Arrays], overwrite: bool = False
 ) -> None:
-    """Write an archive that appears whole or not at all; large arrays are streamed, never copied as a whole."""
+    """Write an archive that appears whole or not at all. Large arrays are streamed, never copied as a whole."""
     check_target(path, overwrite)
     _check_content(kind, documents, arrays)
     encoded = {f"{name}.json": safejson.encode(document, f"{name}.json") for name, document in documents.items()}
@@ -115,37 +103,28 @@ def write_archive(
         records = {name: _write(directory / name, _bytes_writer(data)) for name, data in encoded.items()}
         for name, members in arrays.items():
             file_name = f"{name}.safetensors"
-            records[file_name] = _write(directory / file_name, _tensors_writer(members, file_name))
+            writer = partial(write_tensors, arrays=members, where=file_name)
+            records[file_name] = _write(directory / file_name, writer)
         _write(directory / MANIFEST, _bytes_writer(_manifest(kind, records)))
 
 
 def _manifest(kind: str, records: dict[str, FileRecord]) -> bytes:
-    files = {name: {"bytes": record.n_bytes, "sha256": record.sha256} for name, record in records.items()}
-    document = {"format": _FORMAT, "protocol": PROTOCOL, "kind": kind, "streamrf": streamrf.__version__, "files": files}
+    files = {name: record.to_json() for name, record in records.items()}
+    document = {"format": _FORMAT, "protocol": PROTOCOL, "kind": kind, "streamrf": __version__, "files": files}
     return safejson.seal(document, MANIFEST)
 
 
-def _write(path: Path, write: Callable[[Writable], object]) -> FileRecord:
-    record: list[FileRecord] = []
-
-    def write_and_hash(stream: BinaryIO) -> None:
-        hashing = HashingWriter(stream)
-        write(hashing)
-        record.append(FileRecord(hashing.n_bytes, hashing.digest()))
-
-    write_durably(path, write_and_hash)
-    return record[0]
+def _write(path: Path, writer: Writer) -> FileRecord:
+    hashing = HashingWriter(writer)
+    write_durably(path, hashing)
+    return hashing.record
 
 
-def _bytes_writer(data: bytes) -> Callable[[Writable], object]:
+def _bytes_writer(data: bytes) -> Writer:
     return lambda stream: stream.write(data)
 
 
-def _tensors_writer(arrays: Arrays, where: str) -> Callable[[Writable], object]:
-    return lambda stream: write_tensors(stream, arrays, where)
-
-
-def _check_content(kind: str, documents: Mapping[str, Any], arrays: Mapping[str, Arrays]) -> None:
+def _check_content(kind: str, documents: Mapping[str, object], arrays: Mapping[str, Arrays]) -> None:
     for name in [kind, *documents, *arrays]:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "archive":
             raise InputError(f"{name!r} cannot name a part of an archive; use lower-case letters, digits, - and _.")
@@ -156,12 +135,12 @@ def _check_content(kind: str, documents: Mapping[str, Any], arrays: Mapping[str,
 
 
 def check_target(path: AnyPath, overwrite: bool) -> None:
-    """ExistsError or StorageError unless an archive may be written at ``path``; ask before hours are spent.
+    """ExistsError or StorageError unless an archive may be written at ``path``. Ask before a long run.
 
-    Even with ``overwrite`` only an archive is replaced: a directory with anything else in it is never touched.
+    ``overwrite`` replaces an archive and nothing else: a directory with other files in it is never touched.
     """
     target = Path(path)
-    with storage_errors(f"look at {path}", path):
+    with storage_errors(f"read {path}", path):
         check_place(target)
         if not os.path.lexists(target):
             return
@@ -169,11 +148,11 @@ def check_target(path: AnyPath, overwrite: bool) -> None:
             refuse_existing(target)
         foreign = _foreign_entry(target)
     if foreign is not None:
-        raise ExistsError(f"{path} exists and is not a streamrf archive ({foreign}), so it is not overwritten.")
+        raise ExistsError(f"{path} exists and is not a streamrf archive ({foreign}), so it cannot be overwritten.")
 
 
 def _foreign_entry(target: Path) -> str | None:
-    """Why a path is not an archive, or an empty directory, and nothing but that."""
+    """Why a path is neither an archive alone nor an empty directory; None if it is one of them."""
     if not target.is_dir():
         return "it is not a directory"
     with os.scandir(target) as entries:
@@ -185,21 +164,21 @@ def _foreign_entry(target: Path) -> str | None:
 
 
 def is_archive(path: AnyPath) -> bool:
-    """Whether there is something at ``path`` that claims to be an archive."""
+    """Whether ``path`` holds something that claims to be an archive."""
     return os.path.isfile(Path(path) / MANIFEST)
 
 
 def read_archive(path: AnyPath, *, kind: str | None = None) -> Archive:
-    """Open an archive (of one kind, where given): documents are read, sizes checked, arrays left for later.
+    """Open an archive: read its documents, check all sizes, and leave the arrays for later.
 
-    FileFormatError: damaged, or of a newer protocol; MismatchError: of another kind; StorageError: not there.
+    FileFormatError: damaged, or of a newer protocol. MismatchError: not of this ``kind``. StorageError: not there.
     """
     directory = Path(path)
     with storage_errors(f"open {path}", path):
         os.stat(directory)
     manifest = _read_manifest(directory)
     if kind is not None and manifest["kind"] != kind:
-        raise MismatchError(f"{path} is a {manifest['kind']} archive, and a {kind} archive is needed.")
+        raise MismatchError(f"{path} must be a {kind} archive, not a {manifest['kind']} archive.")
     files = _file_records(manifest, directory)
     for name, record in files.items():
         _check_size(directory, name, record)
@@ -211,7 +190,7 @@ def read_archive(path: AnyPath, *, kind: str | None = None) -> Archive:
     return Archive(directory, manifest["kind"], manifest["protocol"], manifest["streamrf"], documents, files)
 
 
-def _read_manifest(directory: Path) -> dict[str, Any]:
+def _read_manifest(directory: Path) -> JSON:
     where = str(directory / MANIFEST)
     with storage_errors(f"read {where}", where):
         n_bytes = _regular_size(directory, MANIFEST)
@@ -224,30 +203,31 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def _file_records(manifest: dict[str, Any], directory: Path) -> dict[str, FileRecord]:
+def _file_records(manifest: JSON, directory: Path) -> dict[str, FileRecord]:
     files = manifest.get("files")
     if not isinstance(files, dict) or len(files) > _MAX_FILES:
         raise FileFormatError(f"{directory / MANIFEST} has no list of files; it is damaged.")
     return {name: _file_record(name, entry, directory) for name, entry in files.items()}
 
 
-def _file_record(name: str, entry: Any, directory: Path) -> FileRecord:
-    n_bytes, sha256 = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+def _file_record(name: str, entry: object, directory: Path) -> FileRecord:
+    fields: JSON = entry if isinstance(entry, dict) else {}
+    n_bytes, sha256 = fields.get("bytes", -1), fields.get("sha256", "")
     proper = type(n_bytes) is int and n_bytes >= 0 and isinstance(sha256, str) and _DIGEST.fullmatch(sha256)
     if not proper or name == MANIFEST or not _FILE_NAME.fullmatch(name):
-        raise FileFormatError(f"{directory / MANIFEST} lists {name!r}, which cannot be; it is damaged.")
-    return FileRecord(n_bytes, str(sha256))  # type: ignore[arg-type]
+        raise FileFormatError(f"{directory / MANIFEST} lists {name!r}, which is not a valid entry; it is damaged.")
+    return FileRecord(n_bytes, sha256)
 
 
 def _regular_size(directory: Path, name: str) -> int:
-    """Size of a plain file that truly lies in the archive, and not behind a link that leads out of it."""
+    """Size of a plain file inside the archive. A link that leads out of it is refused."""
     path = directory / name
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise FileFormatError(f"{directory} is not a complete streamrf archive: there is no {name} in it.") from None
+        raise FileFormatError(f"{directory} is not a complete streamrf archive: it has no {name}.") from None
     if not stat.S_ISREG(status.st_mode) or Path(os.path.realpath(path)).parent != Path(os.path.realpath(directory)):
-        raise FileFormatError(f"{path} is not a plain file inside the archive; it is not opened.")
+        raise FileFormatError(f"{path} is not a plain file inside the archive, so it is not opened.")
     return status.st_size
 
 
@@ -260,13 +240,6 @@ def _check_size(directory: Path, name: str, record: FileRecord) -> None:
         )
 
 
-def _check_digest(found: str, record: FileRecord, where: str) -> None:
-    if found != record.sha256:
-        raise FileFormatError(
-            f"{where} has the SHA-256 {found} and should have {record.sha256}: it is damaged or was changed."
-        )
-
-
 @contextmanager
 def _opened(directory: Path, name: str, record: FileRecord) -> Iterator[HashingReader]:
     _check_size(directory, name, record)  # again: the archive may have been replaced since it was opened
@@ -275,11 +248,11 @@ def _opened(directory: Path, name: str, record: FileRecord) -> Iterator[HashingR
         yield HashingReader(stream, str(path))
 
 
-def _read_document(directory: Path, name: str, record: FileRecord) -> Any:
+def _read_document(directory: Path, name: str, record: FileRecord) -> JSON:
     where = str(directory / name)
     if record.n_bytes > safejson.MAX_BYTES:
         raise FileFormatError(f"{where} has {record.n_bytes} bytes; at most {safejson.MAX_BYTES} are allowed.")
     with _opened(directory, name, record) as reader:
         data = reader.take(record.n_bytes)
-    _check_digest(reader.digest(), record, where)
+    reader.check(record)
     return safejson.decode(data, where)

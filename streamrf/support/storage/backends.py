@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -23,9 +23,8 @@ from streamrf.support.storage.files import (
     sync_directory,
     write_durably,
 )
-from streamrf.support.storage.tensors import Readable, Writable
+from streamrf.support.storage.tensors import Readable, Writer
 
-Writer = Callable[[Writable], object]
 _BUCKET_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
 
 
@@ -36,11 +35,11 @@ class Storage(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """What is there; nothing where the folder does not exist."""
+        """Names of all objects; none if the folder does not exist."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:
-        """Bytes of an object, None where there is none."""
+        """Bytes of an object, or None if there is none."""
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[Readable]:
@@ -48,15 +47,15 @@ class Storage(ABC):
 
     @abstractmethod
     def write_large(self, name: str, writer: Writer, n_bytes: int) -> None:
-        """A new object of about ``n_bytes``; after a failure a part of it may be there."""
+        """Write a new object of about ``n_bytes``. A failure may leave a part of it."""
 
     @abstractmethod
     def write_small(self, name: str, data: bytes) -> None:
-        """A new object that appears whole or not at all."""
+        """Write a new object that appears whole or not at all."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object if it exists."""
 
     @abstractmethod
     def remove_if_empty(self) -> None:
@@ -155,7 +154,7 @@ class FsspecStorage(Storage):
 
     def write_large(self, name: str, writer: Writer, n_bytes: int) -> None:
         with remote_errors(f"write {self.place}/{name}"):
-            if not self._has_buckets():  # there, a slip of the pen could make a bucket
+            if not self._has_buckets():  # a typo must not create a bucket
                 self._system.makedirs(self._root, exist_ok=True)
             with self._system.open(self._path(name), "wb") as stream:
                 writer(stream)
@@ -193,5 +192,5 @@ def remote_errors(action: str) -> Iterator[None]:
 
 
 def without_credentials(text: str) -> str:
-    """The text with any ``user:password@`` of a URL left out."""
+    """The text without any ``user:password@`` of a URL."""
     return re.sub(r"://[^/@\s]*@", "://", text)

@@ -14,19 +14,21 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.storage import safejson
 from streamrf.support.storage.backends import open_storage
 from streamrf.support.storage.files import AnyPath
+from streamrf.support.storage.safejson import JSON
 from streamrf.support.storage.tensors import (
     Arrays,
+    FileRecord,
     HashingReader,
     HashingWriter,
-    Writable,
     check_writable,
-    read_tensors,
+    read_checked,
     total_bytes,
     write_tensors,
 )
@@ -36,39 +38,40 @@ _FORMAT = "streamrf-checkpoint"
 _NAME = re.compile(r"save-(\d{8})-[0-9a-f]{8}\.(json|safetensors)")
 
 
+@runtime_checkable
 class HasJson(Protocol):
-    def to_json(self) -> Any: ...
+    def to_json(self) -> object: ...
 
 
 @dataclass
 class SavedPass:
-    """What was saved; the ledger is JSON, for ``RowSet.from_json`` or ``Ledger.from_json``."""
+    """What was saved. The ledger is JSON, for ``RowSet.from_json`` or ``Ledger.from_json``."""
 
     ledger: Any
     arrays: Arrays
-    extra: dict[str, Any]
+    extra: JSON
     saved_at: float  # seconds since 1970
     number: int
 
 
 class Checkpoint:
-    """The saves of one run in one directory or URL. One run at a time: a second one is noticed and refused."""
+    """The saves of one run in one directory or URL. A second run that saves to the same place is refused."""
 
     def __init__(self, directory: AnyPath) -> None:
         self._storage = open_storage(directory)
         self.place = self._storage.place
-        self._known: set[str] | None = None  # names of saves seen or made by us; None: not looked yet
+        self._known: set[str] | None = None  # names of saves seen or made by us; None: not listed yet
         self._good: str | None = None  # the save we loaded or made last, without its ending
 
     def exists(self) -> bool:
-        """Whether there is a save to go on from."""
+        """Whether there is a save to resume from."""
         return bool(self._saves())
 
-    def load(self, identity: dict[str, Any]) -> SavedPass | None:
-        """The newest whole save, None if there is none yet.
+    def load(self, identity: JSON) -> SavedPass | None:
+        """The newest whole save, or None if there is none yet.
 
-        A save of another identity is a MismatchError that names what differs. If the newest save is damaged the one
-        before is taken, with a warning; if none is whole, FileFormatError.
+        MismatchError, naming what differs, for a save of another identity. If the newest save is damaged, the one
+        before is loaded with a warning. FileFormatError if none is whole.
         """
         identity = safejson.plain(identity, "identity")
         saves = self._saves()
@@ -87,10 +90,10 @@ class Checkpoint:
             raise FileFormatError(f"{damage[0]} No whole save is left in {self.place}; remove it to start again.")
         return None
 
-    def save(self, identity: dict[str, Any], ledger: HasJson | Any, arrays: Arrays, extra: dict[str, Any]) -> None:
-        """Save atomically and durably; whenever this is interrupted, the save before is still whole.
+    def save(self, identity: JSON, ledger: HasJson | object, arrays: Arrays, extra: JSON) -> None:
+        """Save atomically and durably. Whenever this is interrupted, the save before is still whole.
 
-        Needs room for two saves. Another run that saved here since we looked is a MismatchError.
+        Needs room for two saves. MismatchError if another run has saved here since we last listed the saves.
         """
         if self._known is None:
             self.load(identity)
@@ -98,21 +101,21 @@ class Checkpoint:
         self._refuse_other_run()
         self._delete_all_but(self._good)
         save = f"save-{self._next_number():08d}-{secrets.token_hex(4)}"
-        n_bytes, digest = self._write_arrays(f"{save}.safetensors", arrays)
+        record = self._write_arrays(f"{save}.safetensors", arrays)
         document = {
             "format": _FORMAT,
             "protocol": PROTOCOL,
             "identity": identity,
-            "ledger": ledger.to_json() if hasattr(ledger, "to_json") else ledger,
+            "ledger": ledger.to_json() if isinstance(ledger, HasJson) else ledger,
             "extra": extra,
             "saved_at": time.time(),
-            "arrays": {"bytes": n_bytes, "sha256": digest},
+            "arrays": record.to_json(),
         }
         self._storage.write_small(f"{save}.json", safejson.seal(document, "checkpoint"))
         self._known, self._good = {*(self._known or ()), save}, save
 
     def clear(self) -> None:
-        """Remove the saves (our files only), and the directory if nothing else is in it."""
+        """Remove our files, and the directory if nothing else is in it."""
         self._delete_all_but(None)
         self._known, self._good = None, None
         self._storage.remove_if_empty()
@@ -128,10 +131,10 @@ class Checkpoint:
         return 1 + max((int(save.split("-")[1]) for save in self._known or ()), default=0)
 
     def _refuse_other_run(self) -> None:
-        strangers = set(self._saves()) - (self._known or set())
-        if strangers:
+        others = set(self._saves()) - (self._known or set())
+        if others:
             raise MismatchError(
-                f"Another run has saved to the checkpoint {self.place} ({max(strangers)}) while this one was running; "
+                f"Another run has saved to the checkpoint {self.place} ({max(others)}) while this one was running; "
                 "stop one of the two, or give each its own checkpoint."
             )
 
@@ -141,29 +144,24 @@ class Checkpoint:
             if keep is None or not name.startswith(keep):
                 self._storage.delete(name)
 
-    def _write_arrays(self, name: str, arrays: Arrays) -> tuple[int, str]:
-        result: list[tuple[int, str]] = []
+    def _write_arrays(self, name: str, arrays: Arrays) -> FileRecord:
+        hashing = HashingWriter(partial(write_tensors, arrays=arrays, where=name))
+        self._storage.write_large(name, hashing, total_bytes(arrays))
+        return hashing.record
 
-        def write(stream: Writable) -> None:
-            hashing = HashingWriter(stream)
-            write_tensors(hashing, arrays, name)
-            result.append((hashing.n_bytes, hashing.digest()))
-
-        self._storage.write_large(name, write, total_bytes(arrays))
-        return result[0]
-
-    def _read(self, save: str, identity: dict[str, Any]) -> SavedPass:
+    def _read(self, save: str, identity: JSON) -> SavedPass:
         document = self._read_json(f"{save}.json")
         if document["identity"] != identity:
             raise MismatchError(
                 f"The checkpoint {self.place} belongs to another run: {_differences(document['identity'], identity)}. "
                 "Use another checkpoint, or remove this one."
             )
-        arrays = self._read_arrays(f"{save}.safetensors", document["arrays"])
+        record = FileRecord(document["arrays"]["bytes"], document["arrays"]["sha256"])
+        arrays = self._read_arrays(f"{save}.safetensors", record)
         number = int(save.split("-")[1])
         return SavedPass(document["ledger"], arrays, document["extra"], document["saved_at"], number)
 
-    def _read_json(self, name: str) -> dict[str, Any]:
+    def _read_json(self, name: str) -> JSON:
         where = f"{self.place}/{name}"
         n_bytes = self._storage.size(name)
         if n_bytes is None or n_bytes > safejson.MAX_BYTES:
@@ -175,26 +173,22 @@ class Checkpoint:
             raise FileFormatError(f"{where} is not complete; it is damaged.")
         return document
 
-    def _read_arrays(self, name: str, record: dict[str, Any]) -> Arrays:
+    def _read_arrays(self, name: str, record: FileRecord) -> Arrays:
         where = f"{self.place}/{name}"
         n_bytes = self._storage.size(name)
-        if n_bytes is None or n_bytes != record["bytes"]:
-            raise FileFormatError(f"{where} has {n_bytes or 0} bytes and should have {record['bytes']}: it is damaged.")
+        if n_bytes != record.n_bytes:
+            raise FileFormatError(f"{where} has {n_bytes or 0} bytes and should have {record.n_bytes}: it is damaged.")
         with self._storage.open(name) as stream:
-            reader = HashingReader(stream, where)
-            arrays = read_tensors(reader, n_bytes)
-        if reader.digest() != record["sha256"]:
-            raise FileFormatError(f"{where} has the SHA-256 {reader.digest()} and should have {record['sha256']}.")
-        return arrays
+            return read_checked(HashingReader(stream, where), record)
 
     def _warn_of(self, damage: list[FileFormatError], found: SavedPass) -> None:
         if damage:
-            text = f"{damage[0]} The save before it (number {found.number}) is whole, and the run goes on from there."
+            text = f"{damage[0]} The run resumes from the save before it (number {found.number}), which is whole."
             warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _differences(theirs: Any, ours: Any) -> str:
-    """``key: "a" there, "b" here`` for everything that differs, nested keys joined with dots."""
+def _differences(theirs: object, ours: object) -> str:
+    """``key is 'a' there and 'b' here`` for everything that differs; nested keys are joined with dots."""
     there, here = dict(_flat(theirs)), dict(_flat(ours))
     keys = [key for key in sorted(there.keys() | here.keys()) if there.get(key, _ABSENT) != here.get(key, _ABSENT)]
     return "; ".join(f"{key} is {there.get(key, _ABSENT)!r} there and {here.get(key, _ABSENT)!r} here" for key in keys)
@@ -208,7 +202,7 @@ class _Absent:
 _ABSENT = _Absent()
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _flat(item, f"{prefix}.{key}" if prefix else key)
@@ -217,10 +211,10 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class Clock:
-    """Says when the next save is due: ``every`` so many seconds, later if saving is slow.
+    """Says when the next save is due: after ``every`` seconds, or later if saving is slow.
 
     A save that took t seconds is followed by at least t * (1 / share - 1) seconds of work, so that saving stays below
-    ``share`` of the run. ``every=0`` asks for a save at every chance, whatever it costs.
+    ``share`` of the run. ``every=0`` saves at every chance, whatever it costs.
     """
 
     def __init__(self, every: float, share: float = 0.05, now: Callable[[], float] = time.monotonic) -> None:
@@ -233,7 +227,7 @@ class Clock:
 
     @property
     def interval(self) -> float:
-        """Seconds of work between two saves, as things stand."""
+        """Seconds of work between two saves, given how long the last one took."""
         return max(self.every, self._took * (1 / self._share - 1)) if self.every else 0.0
 
     @property
@@ -246,7 +240,7 @@ class Clock:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Put round a save, to measure it and start the next interval."""
+        """Surrounds a save: measures it and starts the next interval."""
         start = self._now()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, and storage errors told in a sentence.
+"""Files and directories that appear whole or not at all, and storage errors in one sentence.
 
 Everything is first made under a temporary name beside its target, ``.NAME.streamrf-HOST-PID-START-RANDOM.tmp``, and
 renamed into place once it is on disk. What a process that was killed left under such a name is removed by the next one
@@ -34,7 +34,7 @@ _directories_cleaned: set[str] = set()
 
 
 def atomic_write(path: AnyPath, content: bytes | Callable[[BinaryIO], object], *, overwrite: bool = True) -> None:
-    """Write a file that is either there with all of ``content`` (bytes, or a function that writes them) or not at all.
+    """Write a file that appears whole or not at all. ``content`` is bytes, or a function that writes them.
 
     Without ``overwrite`` an existing file is an ExistsError. A symbolic link is followed.
     """
@@ -57,8 +57,8 @@ def atomic_write(path: AnyPath, content: bytes | Callable[[BinaryIO], object], *
 def atomic_directory(path: AnyPath, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty sibling directory that takes the place of ``path`` if the block ends well, and vanishes if not.
 
-    An existing target is an ExistsError, before the block and after; with ``overwrite`` it is replaced, whatever it
-    is. On Linux file systems that can exchange two names (ext4, xfs, btrfs, tmpfs) a crash at any moment leaves the
+    An existing target is an ExistsError, before the block and after. ``overwrite`` replaces it, whatever it is. On
+    Linux file systems that can exchange two names (ext4, xfs, btrfs, tmpfs) a crash at any moment leaves the
     old or the new one in place. Elsewhere there is an instant, between two renames, at which ``path`` is missing and
     the old one lies beside it with the ending ``.old``; the next write to that directory puts it back.
     """
@@ -80,20 +80,18 @@ def atomic_directory(path: AnyPath, *, overwrite: bool = False) -> Iterator[Path
 
 
 def refuse_existing(path: Path) -> None:
-    """ExistsError where there is anything at ``path``."""
+    """ExistsError if there is anything at ``path``."""
     if os.path.lexists(path):
-        raise ExistsError(
-            f"{path} exists already; choose another name, or replace it with --overwrite (in Python: overwrite=True)."
-        )
+        raise ExistsError(f"{path} already exists: choose another name, or replace it with `overwrite=True`.")
 
 
 def check_place(path: AnyPath) -> None:
-    """StorageError unless something may be made at ``path``: the nearest folder above it is one we can write to."""
+    """StorageError unless the nearest existing folder above ``path`` can be written to."""
     place = Path(os.path.realpath(path)).parent
     while not os.path.lexists(place):
         place = place.parent
     if not place.is_dir():
-        raise StorageError(f"Could not write {path}: {place} is not a directory; choose another place.")
+        raise StorageError(f"Could not write {path}: {place} is not a directory; choose another location.")
     if not os.access(place, os.W_OK | os.X_OK):
         raise storage_error(f"write {path}", path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
@@ -135,7 +133,7 @@ def _rename_new(temporary: Path, target: Path) -> None:
         os.rename(temporary, target)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-            refuse_existing(target)  # somebody made it meanwhile
+            refuse_existing(target)  # another process made it meanwhile
         raise
 
 
@@ -153,7 +151,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def temporary_beside(target: Path) -> Path:
-    """A name for ``target`` until it is whole, in a directory that is there and rid of what killed processes left."""
+    """A name for ``target`` until it is whole, in a directory that exists and is clear of leftovers."""
     _prepare(target.parent)
     return _temporary(target, "tmp")
 
@@ -213,7 +211,7 @@ def _settle(leftover: Path, target: Path, kind: str) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a directory of ours; one that cannot be removed is no reason to fail."""
+    """Remove a file or directory of ours. One that cannot be removed is no reason to fail."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -223,7 +221,7 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def storage_errors(action: str, path: AnyPath, n_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError: what failed, why, how many bytes, and how many are free."""
+    """Turn an OSError of the block into a StorageError that says what failed, why, and how many bytes are free."""
     try:
         yield
     except (StorageError, ExistsError):
@@ -248,11 +246,11 @@ def _sizes(path: AnyPath, cause: OSError, n_bytes: int | None) -> str:
 
 def _reason(cause: OSError) -> str:
     return {
-        errno.ENOSPC: "no space is left on the device; free some or choose another place",
-        errno.EDQUOT: "your disk quota is used up; free some space or choose another place",
-        errno.EACCES: "permission denied; choose a place you may write to, or ask for access",
-        errno.EPERM: "permission denied; choose a place you may write to, or ask for access",
-        errno.EROFS: "the file system is read-only; choose another place",
+        errno.ENOSPC: "no space is left on the device; free some or choose another location",
+        errno.EDQUOT: "your disk quota is used up; free some space or choose another location",
+        errno.EACCES: "permission denied; choose a location you can write to, or ask for access",
+        errno.EPERM: "permission denied; choose a location you can write to, or ask for access",
+        errno.EROFS: "the file system is read-only; choose another location",
         errno.ENOENT: "no such file or directory",
     }.get(cause.errno or 0, (cause.strerror or str(cause) or type(cause).__name__).rstrip("."))
 
@@ -267,10 +265,10 @@ def free_bytes(path: AnyPath) -> int:
 
 def check_free_space(path: AnyPath, needed_bytes: int) -> None:
     """StorageError, with both numbers, unless ``needed_bytes`` can be written at ``path``."""
-    with storage_errors(f"look at the free space of {path}", path):
+    with storage_errors(f"read the free space of {path}", path):
         free = free_bytes(path)
     if needed_bytes > free:
         raise StorageError(
             f"{path} needs {format_bytes(needed_bytes)} and {format_bytes(free)} are free there; "
-            "free some space or choose another place."
+            "free some space or choose another location."
         )

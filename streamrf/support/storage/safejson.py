@@ -1,23 +1,24 @@
-"""JSON as our files use it: strict, bounded, exact, and sealed with a digest where a file has no other guard."""
+"""JSON as our files use it: strict, bounded, exact, and sealed with a digest where nothing else guards the file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from streamrf.support.errors import FileFormatError, InputError
 
+JSON: TypeAlias = dict[str, Any]  # a document: text keys, and values that whoever reads it must check
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 _SEAL = "sha256"
 
 
-def plain(value: Any, where: str, depth: int = 0) -> Any:
-    """``value`` as dicts, lists, text, numbers, booleans and None; what JSON cannot hold exactly is an InputError."""
+def plain(value: object, where: str, depth: int = 0) -> Any:
+    """``value`` as dicts, lists, text, numbers, booleans and None. InputError for what JSON cannot hold exactly."""
     if depth > MAX_DEPTH:
         raise InputError(f"{where} is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(value, np.generic):
@@ -39,13 +40,13 @@ def _finite(value: float, where: str) -> float:
     return value
 
 
-def _key(key: Any, where: str) -> str:
+def _key(key: object, where: str) -> str:
     if not isinstance(key, str):
         raise InputError(f"{where} has the key {key!r}; keys must be text.")
     return key
 
 
-def encode(value: Any, where: str) -> bytes:
+def encode(value: object, where: str) -> bytes:
     """Readable JSON text; the same value always gives the same bytes. Pure ASCII, so that any text survives."""
     data = json.dumps(plain(value, where), indent=1, allow_nan=False, sort_keys=True).encode("ascii") + b"\n"
     if len(data) > MAX_BYTES:
@@ -54,7 +55,7 @@ def encode(value: Any, where: str) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Any:
-    """The value in JSON text; anything that is not strict JSON of bounded depth is a FileFormatError."""
+    """The value in JSON text. FileFormatError for anything but strict JSON of bounded depth."""
     if len(data) > MAX_BYTES:
         raise FileFormatError(f"{where} takes {len(data)} bytes; at most {MAX_BYTES} are allowed.")
     try:
@@ -71,7 +72,7 @@ def decode(data: bytes, where: str) -> Any:
     return value
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, object]]) -> JSON:
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("a key occurs twice")
@@ -89,24 +90,24 @@ def _finite_float(text: str) -> float:
     return value
 
 
-def _deeper_than(value: Any, limit: int) -> bool:
+def _deeper_than(value: object, limit: int) -> bool:
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return limit < 0 or any(_deeper_than(child, limit - 1) for child in children)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """SHA-256 of the value itself: white space and the order of keys do not count."""
     text = json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def seal(document: dict[str, Any], where: str) -> bytes:
+def seal(document: JSON, where: str) -> bytes:
     """JSON text that carries its own digest."""
     document = plain(document, where)
     return encode({**document, _SEAL: digest(document)}, where)
 
 
-def unseal(data: bytes, where: str, *, form: str, newest: int) -> dict[str, Any]:
+def unseal(data: bytes, where: str, *, form: str, newest: int) -> JSON:
     """The document that was sealed, of the format ``form`` and a protocol up to ``newest``."""
     document = decode(data, where)
     if not isinstance(document, dict) or document.get("format") != form:
@@ -118,7 +119,7 @@ def unseal(data: bytes, where: str, *, form: str, newest: int) -> dict[str, Any]
     return document
 
 
-def _check_protocol(protocol: Any, newest: int, where: str) -> None:
+def _check_protocol(protocol: object, newest: int, where: str) -> None:
     """Before the digest: a later protocol may seal its files in another way."""
     if type(protocol) is not int or protocol < 1:
         raise FileFormatError(f"{where} has no protocol number; the file is damaged.")

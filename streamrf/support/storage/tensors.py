@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,26 +48,42 @@ class Readable(Protocol):
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
-class HashingWriter:
-    """Passes bytes on, and knows how many they were and their SHA-256."""
+Writer = Callable[[Writable], object]
 
-    def __init__(self, stream: Writable) -> None:
-        self._stream = stream
-        self._sha = hashlib.sha256()
-        self.n_bytes = 0
+
+class FileRecord(NamedTuple):
+    """The size and SHA-256 that a file must have."""
+
+    n_bytes: int
+    sha256: str
+
+    def to_json(self) -> dict[str, object]:
+        return {"bytes": self.n_bytes, "sha256": self.sha256}
+
+
+class HashingWriter:
+    """A writer that does what another one does, and keeps the record of the bytes."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def __call__(self, stream: Writable) -> None:
+        self._stream, self._sha, self._n_bytes = stream, hashlib.sha256(), 0
+        self._writer(self)
 
     def write(self, data: bytes | memoryview) -> int:
         self._sha.update(data)
         self._stream.write(data)
-        self.n_bytes += len(data)
+        self._n_bytes += len(data)
         return len(data)
 
-    def digest(self) -> str:
-        return self._sha.hexdigest()
+    @property
+    def record(self) -> FileRecord:
+        return FileRecord(self._n_bytes, self._sha.hexdigest())
 
 
 class HashingReader:
-    """Reads exact numbers of bytes of a file named ``where``, and knows the SHA-256 of all that was read."""
+    """Reads exact numbers of bytes of the file ``where``, and keeps the SHA-256 of all that was read."""
 
     def __init__(self, stream: Readable, where: str) -> None:
         self._stream = stream
@@ -93,8 +109,12 @@ class HashingReader:
         self.fill(memoryview(buffer))
         return bytes(buffer)
 
-    def digest(self) -> str:
-        return self._sha.hexdigest()
+    def check(self, record: FileRecord) -> None:
+        """FileFormatError unless all that was read has the SHA-256 of the record."""
+        if (found := self._sha.hexdigest()) != record.sha256:
+            raise FileFormatError(
+                f"{self.where} has the SHA-256 {found} and should have {record.sha256}: it is damaged or was changed."
+            )
 
 
 @dataclass(frozen=True)
@@ -109,22 +129,22 @@ class TensorInfo:
 
 
 def total_bytes(arrays: Arrays) -> int:
-    """About what a file of these arrays takes."""
+    """About how many bytes a file of these arrays takes."""
     return sum(array.nbytes for array in arrays.values()) + 200 * len(arrays) + 64
 
 
 def check_writable(arrays: Arrays, where: str) -> None:
-    """InputError for an array whose type the format (or our reader) does not take."""
+    """InputError for an array of a type that cannot be stored."""
     for name, array in arrays.items():
         if not isinstance(name, str) or name in ("", "__metadata__"):
             raise InputError(f"{where}: {name!r} cannot be the name of an array.")
         if (array.dtype.kind, array.dtype.itemsize) not in _NAMES:
             allowed = ", ".join(str(dtype) for dtype in _TYPES.values())
-            raise InputError(f"{where}: array {name!r} has type {array.dtype}; the types to store are {allowed}.")
+            raise InputError(f"{where}: array {name!r} has type {array.dtype}; it must be one of {allowed}.")
 
 
 def write_tensors(stream: Writable, arrays: Arrays, where: str) -> None:
-    """Write the file in pieces; the same arrays always give the same bytes."""
+    """Write the file in pieces. The same arrays always give the same bytes."""
     check_writable(arrays, where)
     # Wide types first: every array then starts at a multiple of its item size, as readers that map the file want.
     ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
@@ -165,7 +185,7 @@ def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def read_header(reader: HashingReader, n_bytes: int) -> list[TensorInfo]:
-    """The arrays of a file of ``n_bytes``, in the order they lie in it; every claim is checked against that size."""
+    """The arrays of a file of ``n_bytes``, in file order. Every claim is checked against that size."""
     if n_bytes < 8:
         raise FileFormatError(f"{reader.where} has {n_bytes} bytes, too few for an array file; it is damaged.")
     length = int.from_bytes(reader.take(8), "little")
@@ -180,13 +200,13 @@ def read_header(reader: HashingReader, n_bytes: int) -> list[TensorInfo]:
     return infos
 
 
-def _infos(entries: Any, where: str) -> list[TensorInfo]:
+def _infos(entries: object, where: str) -> list[TensorInfo]:
     if not isinstance(entries, dict):
         raise FileFormatError(f"{where} has no table of arrays; it is damaged.")
     return [_info(name, entry, where) for name, entry in entries.items() if name != "__metadata__"]
 
 
-def _info(name: str, entry: Any, where: str) -> TensorInfo:
+def _info(name: str, entry: object, where: str) -> TensorInfo:
     where = f"{where}, array {name!r}"
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise FileFormatError(f"{where}: dtype, shape and data_offsets are needed; the file is damaged.")
@@ -202,7 +222,7 @@ def _info(name: str, entry: Any, where: str) -> TensorInfo:
     return TensorInfo(name, dtype, shape, begin, end)
 
 
-def _whole_numbers(value: Any, where: str) -> tuple[int, ...]:
+def _whole_numbers(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(n) is int and 0 <= n < 2**63 for n in value):
         raise FileFormatError(f"{where} has a shape or place that is not whole numbers; the file is damaged.")
     return tuple(value)
@@ -224,8 +244,15 @@ def _check_no_gaps(infos: list[TensorInfo], data_bytes: int, where: str) -> None
 
 
 def read_tensors(reader: HashingReader, n_bytes: int) -> Arrays:
-    """All arrays of a file of ``n_bytes``; memory is taken only after the header was found to be true."""
+    """All arrays of a file of ``n_bytes``. Memory is allocated only after the header was checked."""
     return {info.name: _read_array(reader, info) for info in read_header(reader, n_bytes)}
+
+
+def read_checked(reader: HashingReader, record: FileRecord) -> Arrays:
+    """All arrays of a file that must match its record."""
+    arrays = read_tensors(reader, record.n_bytes)
+    reader.check(record)
+    return arrays
 
 
 def _read_array(reader: HashingReader, info: TensorInfo) -> np.ndarray:

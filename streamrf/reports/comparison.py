@@ -1,6 +1,6 @@
-"""Kinds of frequencies side by side on a sample of one's own rows: kernel error, hold-out error, time per row.
+"""Maps side by side on a sample of rows: kernel error, hold-out error, time per row.
 
-Half of the sample is what maps may look at and what a small ridge fit learns from; everything is measured on the other.
+Maps and a small ridge fit are fitted to one half of the sample. Everything is measured on the other half.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -25,22 +24,29 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scaling import fit_scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import BINNING, Recipe
-from streamrf.reports.compare.grids import draw_grids, dual_scores, shared_grids
-from streamrf.reports.compare.kernel_error import feature_block, relative_error, relative_gap
+from streamrf.reports.kernel_error import (
+    draw_grids,
+    dual_scores,
+    feature_block,
+    relative_error,
+    relative_gap,
+    shared_grids,
+)
 from streamrf.solvers.judging import RidgeTrial, wrong_classes
 from streamrf.statistics.target_scan import TargetScan, settle_targets
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.support.progress import Reporter
-from streamrf.support.threads import ALONE, Threads, available_cores
-from streamrf.support.timing import seconds_of
+from streamrf.support.storage.safejson import JSON
+from streamrf.support.threads import ALONE, Threads, available_cores, seconds_of
 from streamrf.support.units import format_bytes
-from streamrf.training.pilot.fourier import RIDGES, defaults
+from streamrf.training.pilot.fourier import defaults
+from streamrf.training.pilot.sizes import RIDGES
 
 FEWEST_ROWS = 8
-DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # the others take seconds each: they are asked for
+DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # learned ones take seconds each
 BINNABLE = "laplacian"  # the kernel that random binning can draw
-SWEPT = ("mc", "orthogonal", "ekal-sample", "ekal-cluster")  # compared by default where landmarks are
+SWEPT = ("mc", "orthogonal", "ekal-sample", "ekal-cluster")  # the default if numbers of landmarks are compared
 TIMED_ROWS, TIMED_REPEATS = 256, 15  # short runs, so that the median is one that nothing else interrupted
 SMALL_D = 1500  # up to here, threads that share one factorisation wait for each other more than they work
 BUDGET_SHARE = 0.8
@@ -48,7 +54,7 @@ BUDGET_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Spread:
-    """One figure for each seed."""
+    """One measurement for each seed."""
 
     values: tuple[float, ...]
 
@@ -58,10 +64,10 @@ class Spread:
 
     @property
     def deviation(self) -> float:
-        """One standard deviation over seeds; 0 where there is one seed only."""
+        """One standard deviation over seeds; 0 for a single seed."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSON:
         return {"mean": self.mean, "spread": self.deviation, "values": list(self.values)}
 
 
@@ -74,9 +80,9 @@ class Cell:
     kernel_error: Spread
     holdout_error: Spread
     microseconds: float  # a row, on one thread
-    landmarks: int | None = None  # where numbers of them are compared too
+    landmarks: int | None = None  # if numbers of them are compared
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSON:
         return {
             "map": self.map, "D": self.D, "kernel_error": self.kernel_error.to_json(),
             "holdout_error": self.holdout_error.to_json(), "microseconds_per_row": self.microseconds,
@@ -86,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every cell, the maps that are left out with the reason, and what all of them have in common."""
+    """Every cell, why maps were left out, and the settings that all cells share."""
 
     cells: list[Cell]
     skipped: dict[str, str]
@@ -100,7 +106,7 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """What the hold-out error is, as `streamrf evaluate` names it."""
+        """The name of the hold-out error, as in `streamrf evaluate`."""
         return "error" if self.task == CLASSIFICATION else "rmse"
 
     @property
@@ -111,7 +117,7 @@ class Comparison:
         """The cells of one map, fewest features first, then fewest landmarks."""
         return sorted((cell for cell in self.cells if cell.map == kind), key=lambda cell: (cell.D, cell.landmarks or 0))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSON:
         return {
             "kernel": {"name": self.kernel.label, "length_scale": self.kernel.length_scale, "gamma": self.kernel.gamma},
             "scaling": self.recipe.scaling, "form": self.recipe.form, "bits": self.recipe.bits, "task": self.task,
@@ -127,7 +133,7 @@ class Bench:
 
     def __init__(self, sample: Block, recipe: Recipe, threads: Threads) -> None:
         if len(sample) < FEWEST_ROWS:
-            raise DataError(f"{len(sample)} usable rows: at least {FEWEST_ROWS} are needed to compare maps")
+            raise DataError(f"{len(sample)} usable rows: comparing maps needs at least {FEWEST_ROWS}")
         half = len(sample) // 2
         self.fitted, self.unseen = sample.take(slice(0, half)), sample.take(slice(half, None))
         self.recipe, self.threads = defaults(recipe, self.fitted.X), threads
@@ -141,12 +147,12 @@ class Bench:
         rows, precision = self.fitted.take(slice(0, kind_of(kind).rows)), make_precision(self.recipe.bits)
         return build_fourier(
             kind, self.kernel, D, self.scaling.n_outputs, form=self.recipe.form, precision=precision, seed=seed,
-            sample=self.scaling.transform(rows.X), targets=self.coding.values(rows.y),  # type: ignore[arg-type]
+            sample=self.scaling.transform(rows.X), targets=self._targets(rows),
             learning=Learning(landmarks=landmarks, task=self.coding.task),
         )  # fmt: skip
 
     def measure(self, kind: str, D: int, seeds: Sequence[int], landmarks: int | None = None) -> Cell:
-        """Small fits go side by side, one thread each; large ones one by one, on all threads."""
+        """Small fits run side by side on one thread each, large ones one by one on all threads."""
         if kind == BINNING:
             return self.measure_grids(D, seeds)
         across, within = (self.threads, ALONE) if D <= SMALL_D else (ALONE, self.threads)
@@ -164,8 +170,7 @@ class Bench:
         for map in maps:
             kernel.append(relative_gap(shared_grids(map, Y, Y, self.threads), self.exact))
             fitted, across = (shared_grids(map, rows, X, self.threads) for rows in (X, Y))
-            targets = self.coding.values(self.fitted.y)  # type: ignore[arg-type]
-            holdout.append(self._judged(dual_scores(fitted, across, targets, RIDGES)))
+            holdout.append(self._judged(dual_scores(fitted, across, self._targets(self.fitted), RIDGES)))
         timed = Y[:TIMED_ROWS]
         microseconds = float(np.median([_microseconds(partial(map.indices, timed)) for map in maps])) / len(timed)
         return Cell(BINNING, grids, Spread(tuple(kernel)), Spread(tuple(holdout)), microseconds)
@@ -174,22 +179,26 @@ class Bench:
         return relative_error(map, self._inputs(map), self.exact, threads)
 
     def holdout_error(self, map: FeatureMap, threads: Threads) -> float:
-        """Of a ridge fit to the fitted half: root mean squared error, or share of wrong classes."""
+        """RMSE, or share of wrong classes, of a ridge fit to the fitted half."""
         trial = RidgeTrial(self.scaling, map, self.coding, threads)
         return self._judged(trial.scores(trial.fit(self.fitted, RIDGES), self.unseen))
 
     def _judged(self, scores: np.ndarray) -> float:
-        truth = self.coding.values(self.unseen.y)  # type: ignore[arg-type]
+        truth = self._targets(self.unseen)
         picked = crossed_scores(scores, truth)
         if self.coding.task == CLASSIFICATION:
             return float(wrong_classes(picked, truth).mean())
         return float(np.sqrt(((picked - truth) ** 2).mean()))
 
     def microseconds(self, map: FeatureMap) -> float:
-        """Of one row on one thread, projection and cosines: the median of a few runs over a block."""
+        """Time for one row on one thread (projection and cosines): the median of a few runs over a block."""
         X = self._inputs(map)[:TIMED_ROWS]
         out = feature_block(map, len(X))
         return _microseconds(lambda: map.compute(X, out, ALONE)) / len(X)
+
+    def _targets(self, rows: Block) -> np.ndarray:
+        assert rows.y is not None  # refused by _coding
+        return self.coding.values(rows.y)
 
     def _inputs(self, map: FeatureMap) -> np.ndarray:
         return self.scaling.transform(self.unseen.X, map.precision.inputs)
@@ -200,19 +209,16 @@ def _microseconds(work: Callable[[], object]) -> float:
 
 
 def _coding(sample: Block, recipe: Recipe) -> TargetCoding:
-    """From the sample alone: a comparison reads no more of the data than that."""
+    """Settled by the sample alone: a comparison reads nothing else."""
     if sample.y is None:
-        raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
+        raise InputError("the data has no targets: name them with `y` (zarr, npy) or `target` (parquet)")
     scan = TargetScan()
     scan.update(sample.y)
     return settle_targets(scan, recipe.task, sample.y.dtype.kind, recipe.nan)
 
 
 def crossed_scores(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """(rows, outputs) of (rows, lambdas, outputs): each half of the rows at the lambda that is best on the other half.
-
-    So no row has a say in the lambda that it is judged at.
-    """
+    """(rows, outputs) of (rows, lambdas, outputs): each half of the rows at the best lambda of the other half."""
     scale = np.maximum(truth.var(axis=0), np.finfo(float).tiny)
     cost = ((scores - truth[:, None]) ** 2 / scale).mean(axis=2)
     first, second = slice(0, len(truth) // 2), slice(len(truth) // 2, None)
@@ -225,9 +231,9 @@ def compare(
     seeds: int = 3, rows: int = 2000, landmarks: Sequence[int] | None = None, threads: Threads,
     reporter: Reporter | None = None,
 ) -> Comparison:  # fmt: skip
-    """Measure kinds of frequencies (by default all that are drawn, not learned) at each D.
+    """Measure maps at each D; by default all whose frequencies are drawn and not learned.
 
-    ``recipe`` has kernel, scaling, form, bits and seed. With ``landmarks``, learned maps are measured at each of these.
+    ``recipe`` sets kernel, scaling, form, bits and seed. Learned maps are measured at each number of ``landmarks``.
     """
     start, reporter = time.monotonic(), reporter or Reporter()
     usual = SWEPT if landmarks else (*DRAWN, *([BINNING] if recipe.kernel == BINNABLE else []))
@@ -256,21 +262,21 @@ def _check(
     for count in landmarks:
         recipe.with_(landmarks=count)
     if not Ds:
-        raise InputError("no number of features to compare maps at: give some, such as 50, 100 and 200")
+        raise InputError("no number of features to compare maps at: give at least one `D`, such as 100")
     if seeds < 1:
-        raise InputError(f"--seeds {seeds}: at least one is wanted")
+        raise InputError(f"`seeds` must be at least 1, not {seeds}")
     if 2 * rows < FEWEST_ROWS:
-        raise InputError(f"--rows {rows}: at least {FEWEST_ROWS // 2} are wanted")
+        raise InputError(f"`rows` must be at least {FEWEST_ROWS // 2}, not {rows}")
     needed, free = projected_bytes(rows, Ds[-1], seeds), int(BUDGET_SHARE * memory.available())
     if needed > free:
         raise BudgetError(
             f"comparing {Ds[-1]} features on {rows} rows is projected to need {format_bytes(needed)}, and"
-            f" {format_bytes(free)} are free: lower --rows or --D"
+            f" {format_bytes(free)} are free: lower `rows` or `D`"
         )
 
 
 def projected_bytes(rows: int, D: int, seeds: int) -> int:
-    """The exact kernel, and for each fit that goes on at once its kernel, features, Gram matrix and factor."""
+    """The exact kernel, and for each fit that runs at once its kernel, features, Gram matrix and factor."""
     at_once = min(seeds, available_cores()) if D <= SMALL_D else 1
     frequencies = at_once * (2 * 8 * rows * rows + 2 * rows * D + 2 * 8 * D * D)
     grids = 6 * 8 * rows * rows + 4 * 8 * rows * D  # inner products and keys of random binning, one seed at a time
@@ -278,7 +284,7 @@ def projected_bytes(rows: int, D: int, seeds: int) -> int:
 
 
 def _sample(source: Source, rows: int, recipe: Recipe) -> Block:
-    """Twice ``rows`` rows: the sampler's count is a random one, so a few more are asked for and left out."""
+    """Twice ``rows`` rows. The sampler draws a random count, so ask for a few more and cut."""
     wanted = 2 * rows
     margin = 64 + int(4 * wanted**0.5)
     return draw_sample(source, wanted + margin, recipe.seed, recipe.nan).take(slice(0, wanted))

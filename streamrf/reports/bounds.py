@@ -1,0 +1,189 @@
+"""How many random features an error bound asks for (Rahimi and Recht 2007, Claim 1), and the error that is measured.
+
+Both bounds are for independent draws, one cosine at a random phase each; pairs of a cosine and a sine count as two.
+They are upper bounds and generous: measured errors are many times smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+
+from streamrf.data.sampling import draw_sample
+from streamrf.data.source import Source
+from streamrf.features.base import FeatureMap
+from streamrf.features.build import build_fourier
+from streamrf.features.fourier import KINDS, kind_of
+from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling import fit_scaling
+from streamrf.recipe import AUTO, Recipe
+from streamrf.reports.kernel_error import approximate_kernel
+from streamrf.support.errors import InputError
+from streamrf.support.storage.safejson import JSON
+from streamrf.support.threads import Threads
+from streamrf.training.pilot.fourier import defaults
+from streamrf.training.pilot.sizes import sample_rows
+
+FITTED_ROWS = 2000  # rows that a map may be fitted to, as in training
+MEASURED_ROWS, FEWEST_MEASURED = 1000, 100
+FEATURE_BYTES = 2**27  # at most, for the features of the rows that are measured
+_TINIEST, _HUGEST = 1e-12, 1e12  # errors between which a bound is inverted
+
+
+def _check(epsilon: float, delta: float) -> None:
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise InputError(f"`epsilon` must be a positive number, not {epsilon}")
+    if not 0 < delta < 1:
+        raise InputError(f"`delta` must be a probability between 0 and 1, not {delta}")
+
+
+def log_failure_uniform(D: float, epsilon: float, d: int, diameter: float, sigma: float) -> float:
+    """Log of 2^8 (sigma diameter / epsilon)^2 exp(-D epsilon^2 / (4 (d + 2))): Claim 1; above 0 it says nothing."""
+    return 8 * math.log(2) + 2 * math.log(sigma * diameter / epsilon) - D * epsilon**2 / (4 * (d + 2))
+
+
+def features_uniform(epsilon: float, delta: float, d: int, diameter: float, sigma: float) -> int:
+    """The smallest D for which sup |z(x)'z(y) - k(x, y)| over a set of this diameter is below epsilon, but for delta.
+
+    ``sigma`` is the root of the spectral measure's second moment E[w'w].
+    """
+    _check(epsilon, delta)
+    if not math.isfinite(sigma):
+        raise InputError("Claim 1 needs a finite second moment of the spectral measure: use features_pointwise")
+    if sigma * diameter == 0:
+        return 1
+    excess = log_failure_uniform(0, epsilon, d, diameter, sigma) - math.log(delta)
+    return max(1, math.ceil(excess * 4 * (d + 2) / epsilon**2))
+
+
+def epsilon_uniform(D: int, delta: float, d: int, diameter: float, sigma: float) -> float:
+    """The error that Claim 1 allows at D features: the inverse of ``features_uniform``."""
+    _check(1.0, delta)
+    if not math.isfinite(sigma):
+        raise InputError("Claim 1 needs a finite second moment of the spectral measure: use epsilon_pointwise")
+    if sigma * diameter == 0:
+        return 0.0
+
+    def excess(log_epsilon: float) -> float:
+        return log_failure_uniform(D, math.exp(log_epsilon), d, diameter, sigma) - math.log(delta)
+
+    return math.exp(brentq(excess, math.log(_TINIEST), math.log(_HUGEST), xtol=1e-14))
+
+
+def features_pointwise(epsilon: float, delta: float) -> int:
+    """The smallest D for which the error at one pair of points is below epsilon, but for delta (Hoeffding).
+
+    The exponent is D epsilon^2 / 8: a product of two features is in [-2, 2]. The paper prints 4.
+    """
+    _check(epsilon, delta)
+    return max(1, math.ceil(8.0 * math.log(2.0 / delta) / epsilon**2))
+
+
+def epsilon_pointwise(D: int, delta: float) -> float:
+    """The error that Hoeffding's inequality allows at one pair of points: the inverse of ``features_pointwise``."""
+    _check(1.0, delta)
+    return math.sqrt(8.0 * math.log(2.0 / delta) / D)
+
+
+# -- theory and measurement side by side
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The D that a theorem asks for, and the error it allows at the D of the recipe; or why it says nothing."""
+
+    D: int | None
+    epsilon_at_D: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Errors of one draw of the map, over all pairs of some rows."""
+
+    rows: int
+    relative: float  # |K~ - K| / |K| in the Frobenius norm
+    largest: float  # of one pair
+    share_above_epsilon: float  # of pairs
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Theory and measurement side by side, for one recipe."""
+
+    epsilon: float
+    delta: float
+    D: int
+    map: str
+    form: str
+    kernel: str
+    length_scale: float
+    scaling: str
+    sample_rows: int
+    diameter: float  # of a ball around the mean that holds the scaled sample
+    claim_1: Promise
+    hoeffding: Promise
+    measured: Measured
+
+    def to_json(self) -> JSON:
+        return asdict(self)
+
+
+def assess(source: Source, recipe: Recipe, epsilon: float, delta: float, threads: Threads) -> Assessment:
+    """Read a sample of rows, resolve the recipe as ``pilot="none"`` does, evaluate the bounds and measure."""
+    _check_map(recipe.map)
+    hoeffding = Promise(features_pointwise(epsilon, delta), epsilon_pointwise(recipe.D, delta))
+    rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, recipe)
+    sample = draw_sample(source, rows, recipe.seed, recipe.nan)
+    recipe = defaults(recipe, sample.X)
+    X = fit_scaling(recipe.scaling, sample.X).transform(sample.X, np.float64)
+    kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
+    return Assessment(
+        epsilon, delta, recipe.D, recipe.map, recipe.form, kernel.label, kernel.length_scale, recipe.scaling, len(X),
+        diameter := ball_diameter(X), claim_1(kernel, recipe.D, X.shape[1], diameter, epsilon, delta), hoeffding,
+        _measure(recipe, kernel, X, epsilon, threads),
+    )  # fmt: skip
+
+
+def _check_map(kind: str) -> None:
+    if kind != AUTO and (kind not in KINDS or kind_of(kind).targets):
+        fine = ", ".join(name for name in KINDS if not kind_of(name).targets)
+        raise InputError(
+            f"the {kind} map does not draw from the kernel's spectral measure, which `epsilon` is about: choose {fine}"
+        )
+
+
+def ball_diameter(X: np.ndarray) -> float:
+    """Twice the largest distance of a row from the mean: no two rows are further apart."""
+    return 2.0 * float(np.linalg.norm(X - X.mean(axis=0), axis=1).max())
+
+
+def claim_1(kernel: Kernel, D: int, d: int, diameter: float, epsilon: float, delta: float) -> Promise:
+    """Rahimi and Recht: the error of all pairs of points at once."""
+    sigma = math.sqrt(kernel.second_moment(d))
+    if not math.isfinite(sigma):
+        return Promise(None, None, f"the spectral measure of the {kernel.label} kernel has no second moment")
+    wanted = features_uniform(epsilon, delta, d, diameter, sigma)
+    return Promise(wanted, epsilon_uniform(D, delta, d, diameter, sigma))
+
+
+def _measure(recipe: Recipe, kernel: Kernel, X: np.ndarray, epsilon: float, threads: Threads) -> Measured:
+    """On rows that the map was not fitted to, if there are enough of them."""
+    count = int(np.clip(FEATURE_BYTES // (2 * recipe.D), FEWEST_MEASURED, MEASURED_ROWS))
+    unseen = X[-min(count, max(2, len(X) // 2)) :]
+    map = _build(recipe, kernel, X[: max(2, min(FITTED_ROWS, len(X) - len(unseen)))])
+    K = kernel(unseen)
+    gap = np.abs(approximate_kernel(map, unseen.astype(map.precision.inputs), threads) - K)
+    relative = float(np.linalg.norm(gap) / np.linalg.norm(K))
+    return Measured(len(unseen), relative, float(gap.max()), float((gap > epsilon).mean()))
+
+
+def _build(recipe: Recipe, kernel: Kernel, sample: np.ndarray) -> FeatureMap:
+    return build_fourier(
+        recipe.map, kernel, recipe.D, sample.shape[1], form=recipe.form, precision=make_precision(recipe.bits),
+        seed=recipe.seed, sample=sample,
+    )  # fmt: skip

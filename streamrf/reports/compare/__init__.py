@@ -1,1 +1,0 @@
-"""Maps side by side: errors of kernels, bounds, spectra, pictures."""

@@ -1,0 +1,197 @@
+"""Sections on how a model came about: the search, what was learned, time and memory, settings and provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streamrf.reports.accuracy import format_number
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.page import COLOURS, WIDE, Section, bars, curve, legend, mark, panel
+from streamrf.support.storage.safejson import JSON
+from streamrf.support.units import format_bytes, format_count, format_seconds
+from streamrf.training.run import chosen
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN_COLUMNS = 20
+SCORES = {
+    "gcv": "GCV score", "mean_squared_error": "squared error on hold-out rows", "score": "loss on hold-out rows",
+}  # fmt: skip
+
+
+# -- search
+
+
+def search(evidence: Evidence) -> Section:
+    """The pilot's trials, the path of lambda, and the epochs of stochastic gradients."""
+    metadata, recipe = evidence.metadata, evidence.model.recipe
+    section = Section("search", "Search", "Small fits on a sample choose scaling, kernel and width. Then hold-out rows"
+                      " choose λ.")  # fmt: skip
+    trials = [t for t in metadata.get("pilot") or () if {"length_scale", "scaling", "kernel", "D", "error"} <= set(t)]
+    if trials:
+        caption = "Each point is a small fit, judged on rows it has not seen (1 is no better than the mean)."
+        figure = _widths(trials, recipe.length_scale)
+        section.add("widths", caption, figure, f"Error against length scale for {len(trials)} pilot fits")
+    found, what = lambda_path(metadata)
+    if len(found) > 1:
+        ridges, scores = np.array(found).T
+        figure, axes = curve(ridges, scores, ("λ", what), chosen=evidence.model.weights.ridge)
+        axes.set_xscale("log")
+        axes.ticklabel_format(axis="y", useOffset=False)
+        section.add("lambda", "The error at each ridge penalty.", figure, f"Error against lambda, {len(found)} tried")
+    epochs = (metadata.get("solver") or {}).get("epochs") or ()
+    if len(epochs) > 1:
+        section.add("epochs", "Stochastic gradients: the loss on hold-out rows after each epoch.",
+                    _steps(range(1, len(epochs) + 1), epochs, ("epoch", "loss on hold-out rows")),
+                    f"Loss after each of {len(epochs)} epochs")  # fmt: skip
+    if metadata.get("compared"):
+        section.text += f" {metadata['compared']}."
+    return section
+
+
+def _widths(trials: Sequence[JSON], best: float | None) -> Figure:
+    """Error of each trial against the length scale: a colour for each kernel and scaling, a line for each stage.
+
+    The first trial of a length scale counts, as precisions are tried later.
+    """
+    lines: dict[tuple[tuple[str, str], tuple[int, int]], dict[float, float]] = {}
+    for trial in trials:
+        key = (trial["kernel"], trial["scaling"]), (trial["D"], trial.get("rows", 0))
+        lines.setdefault(key, {}).setdefault(trial["length_scale"], trial["error"])
+    pairs, last = list(dict.fromkeys(pair for pair, _ in lines)), list(lines)[-1][1]
+    figure, axes = panel("length scale, in units of the scaled inputs", "unexplained share of variance", WIDE)
+    for (pair, stage), points in lines.items():
+        widths = sorted(points)
+        line, size = ("-", 5.0) if stage == last else (":", 3.5)
+        axes.plot(widths, [points[width] for width in widths], line, marker="o", markersize=size,
+                  color=COLOURS[pairs.index(pair) % len(COLOURS)])  # fmt: skip
+    for number, pair in enumerate(pairs):
+        axes.plot([], [], "-", marker="o", markersize=3.5, color=COLOURS[number % len(COLOURS)], label=", ".join(pair))
+    axes.set_xscale("log")
+    if best:
+        mark(axes, best, "chosen")
+    legend(axes, "upper left", (1.01, 1))
+    return figure
+
+
+def _steps(places: Sequence[int], errors: Sequence[float], labels: tuple[str, str]) -> Figure:
+    figure, axes = curve(list(places), errors, labels)
+    axes.set_ylim(bottom=min(0.0, min(errors)))
+    return figure
+
+
+def lambda_path(metadata: JSON) -> tuple[list[tuple[float, float]], str]:
+    """Lambdas and errors in order, and what the errors are, whichever way lambda was chosen."""
+    folds = metadata.get("cross_validation")
+    if folds:
+        return sorted((row["lambda"], row["mean"]) for row in folds["path"]), "squared error over folds"
+    rows = metadata.get("lambda_path") or _solver_path(metadata)
+    kind = next((name for name in SCORES if rows and name in rows[0]), "gcv")
+    points = sorted((row["lambda"], row[kind]) for row in rows if row.get(kind) is not None and row["lambda"] > 0)
+    return points, SCORES[kind]
+
+
+def _solver_path(metadata: JSON) -> list[JSON]:
+    """The lambdas that an iterative solver tried."""
+    found = (metadata.get("solver") or {}).get("path") or ()
+    return [{"lambda": row["ridge"], "score": row["score"]} for row in found if "ridge" in row and "score" in row]
+
+
+# -- what was learned before the pass
+
+
+def learned(evidence: Evidence) -> Section:
+    """Learned frequencies, a learned metric, or the widths of random binning."""
+    section = Section("learned", "What was learned", "Learned on a sample of the rows, then fixed before the pass.")
+    learning = evidence.metadata.get("learning") or {}
+    _add_history(section, learning.get("map") or {})
+    _add_metric(section, evidence, learning.get("metric") or {})
+    _add_binning(section, evidence, evidence.metadata.get("binning") or {})
+    return section
+
+
+def _add_history(section: Section, told: JSON) -> None:
+    """The error that the learning of frequencies followed, at the settings that were chosen."""
+    rows = [row for row in told.get("history") or () if all(row.get(key) == told.get(key) for key in ("gamma", "eta"))]
+    along = next((name for name in ("iteration", "round") if rows and name in rows[0]), None)
+    what = next((name for name in rows[0] if name not in (along, "gamma", "eta")), None) if along else None
+    points = [(row[along], row[what]) for row in rows if what and row.get(what) is not None]
+    if what is None or along is None or len(points) < 2:
+        return
+    name = what.replace("_", " ")
+    figure = _steps([place for place, _ in points], [error for _, error in points], (along, name))
+    alt = f"{name} goes from {points[0][1]:.3g} to {points[-1][1]:.3g}"
+    section.add("history", f"Learning of frequencies: {name} at each {along}.", figure, alt)
+
+
+def _add_metric(section: Section, evidence: Evidence, told: JSON) -> None:
+    rows = [row for row in told.get("columns") or () if "column" in row and "share" in row][:SHOWN_COLUMNS]
+    if rows:
+        names = [row.get("name") or evidence.column_name(row["column"]) for row in rows]
+        figure = bars(names, np.array([row["share"] for row in rows]), "share of the metric")
+        caption = "The learned metric: each input's share of the function's change."
+        section.add("metric", caption, figure, f"Most in {', '.join(names[:3])}")
+
+
+def _add_binning(section: Section, evidence: Evidence, told: JSON) -> None:
+    widths = np.array(told.get("length_scales") or [])
+    if len(widths) and len(widths) == evidence.model.n_inputs:
+        order = np.argsort(widths, kind="stable")[:SHOWN_COLUMNS]
+        names = [evidence.column_name(int(column)) for column in order]
+        figure = bars(names, 1 / widths[order], "1 / length scale")
+        caption = "Random binning: one over the width of the bins. Inputs that do not matter have wide bins."
+        section.add("bins", caption, figure, f"The narrowest bins are those of {', '.join(names[:3])}")
+
+
+# -- cost, settings and provenance
+
+
+def cost(evidence: Evidence) -> Section:
+    """Time, memory and throughput of the run."""
+    section, metadata = Section("cost", "Time and memory"), evidence.metadata
+    seconds = {k: v for k, v in (metadata.get("seconds") or {}).items() if isinstance(v, int | float)}
+    memory = {k: v for k, v in (metadata.get("memory") or {}).items() if v}
+    if seconds:
+        stages = {name: value for name, value in seconds.items() if name != "total"}
+        total = format_seconds(seconds.get("total", sum(stages.values())))
+        figure = bars(list(stages), np.array(list(stages.values())), "seconds")
+        section.add("time", f"How {total} were spent.", figure, "Time by stage")
+        section.table = [(name, format_seconds(value)) for name, value in seconds.items()]
+    if memory:
+        figure = bars(list(memory), np.array(list(memory.values())) / 2**20, "MiB")
+        section.add("memory", "Memory: projected, measured at its peak, and allowed.", figure, "Memory")
+        section.table += [(f"memory, {name}", format_bytes(value)) for name, value in memory.items()]
+    if metadata.get("rows") and seconds.get("pass"):
+        section.table.append(("throughput of the pass", f"{metadata['rows'] / seconds['pass']:,.0f} rows/s"))
+    return section
+
+
+def settings(evidence: Evidence) -> Section:
+    """Every setting, and which of them streamrf chose."""
+    asked, rows = evidence.metadata.get("asked") or {}, []
+    for name, value in chosen(evidence.model.recipe).items():
+        by_itself = name in asked and asked[name] in ("auto", None) and value not in ("auto", None)
+        rows.append((name.replace("_", " "), format_number(value) + (" (chosen)" if by_itself else "")))
+    return Section("settings", "Settings", "What was set, and what was chosen on a sample of the rows.", table=rows)
+
+
+def provenance(evidence: Evidence) -> Section:
+    """Data, digests, versions and events."""
+    model, metadata = evidence.model, evidence.metadata
+    data = metadata.get("data") or {}
+    rows = [("data", data.get("describe")), ("fingerprint", data.get("fingerprint"))]
+    rows += [(f"shard {i}", f"{s.label}: {format_count(s.rows.count)} of {format_count(s.n_rows)} rows")
+             for i, s in enumerate(list(model.ledger.shards().values())[:20], 1)]  # fmt: skip
+    rows += [("rows left out", format_number(metadata.get("dropped") or 0))]
+    rows += [("digest of the sums", metadata.get("statistics_digest"))]
+    rows += [(f"event {i}", f"{event.get('event')}, {format_number(event.get('rows'))} rows")
+             for i, event in enumerate(metadata.get("history") or (), 1)]  # fmt: skip
+    rows += evidence.versions.items()
+    table = [(name, str(value)) for name, value in rows if value is not None]
+    return Section(
+        "provenance", "Provenance", "Where the model comes from. Equal digests mean equal bits.", table=table
+    )
