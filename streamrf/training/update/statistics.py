@@ -17,8 +17,7 @@ from streamrf.solvers.lambda_path import GcvPath
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram, GramState
-from streamrf.statistics.gram_kernels import Layout
-from streamrf.statistics.gram_kernels.pickling import ChosenThere
+from streamrf.statistics.gram_kernels import DeferredProduct, Layout
 from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
@@ -226,7 +225,7 @@ def select_columns(state: GramState, keep: np.ndarray) -> GramState:
 
 
 def _gram(prepared: Prepared) -> Gram:
-    return Gram(prepared.scaling, prepared.map, prepared.coding, ChosenThere(prepared.map.precision.key))
+    return Gram(prepared.scaling, prepared.map, prepared.coding, DeferredProduct(prepared.map.precision.key))
 
 
 @contextmanager
