@@ -15,11 +15,11 @@ from commands import FAST, PROJECT, done
 from tables import labelled, smooth, write_zarr
 
 from streamrf import Recipe
-from streamrf.solvers import progress_error as glimpse
 from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass
+from streamrf.solvers import progress_error as glimpse
 from streamrf.solvers.progress_error import Glimpse, first_rows
 from streamrf.statistics.fitting import Fitting
 from streamrf.statistics.gram import Gram

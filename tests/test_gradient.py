@@ -10,7 +10,7 @@ from streamrf.data.source import Block
 from streamrf.features.build import build_fourier
 from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import LIMITS, make_precision
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.scores import Scorer
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Gradient

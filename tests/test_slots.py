@@ -16,7 +16,7 @@ from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE, SlotCac
 from streamrf.features.binning.index_source import SlotSource, reopen
 from streamrf.features.binning.indexer import MOST_RUNS, SlotMaker, let_go, maker_of, slot_maker
 from streamrf.features.binning.map import BinningMap, GammaWidths
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.bins import Bins, BinsProduct
 from streamrf.statistics.fitting import Fitting

@@ -20,7 +20,8 @@ from streamrf.features.build import build_fourier
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import make_precision
-from streamrf.features.scaling import Scaling, fit_scaling
+from streamrf.features.scaling import Scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.models.model import Model
 from streamrf.models.prepared import Prepared

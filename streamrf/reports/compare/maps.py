@@ -22,7 +22,7 @@ from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.learning import Learning
 from streamrf.features.precision import make_precision
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import BINNING, Recipe
 from streamrf.reports.compare.grids import draw_grids, dual_scores, shared_grids

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamrf.support.errors import FileFormatError, InputError
 
+JSON = dict[str, object]  # a document: what it holds is checked where it is read
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 _SEAL = "sha256"

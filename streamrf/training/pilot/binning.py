@@ -13,7 +13,8 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.features.binning.map import BinningMap, occupancy, width_law
-from streamrf.features.scaling import Scaling, fit_scaling
+from streamrf.features.scaling import Scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.solvers.binning_plan import settled_sizes, trial_grids

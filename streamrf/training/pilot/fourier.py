@@ -23,7 +23,8 @@ from streamrf.features.fourier import kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import make_kernel, median_length_scale
 from streamrf.features.precision import PRECISIONS, make_precision
-from streamrf.features.scaling import Scaling, fit_scaling, heavy_tailed
+from streamrf.features.scaling import Scaling
+from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.ridge import Weights
