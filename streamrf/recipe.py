@@ -9,10 +9,9 @@ from typing import Any
 
 from streamrf.data.screening import POLICIES
 from streamrf.features.binning.map import BinningMap, width_law
-from streamrf.features.fourier import KINDS, Kind, kind_of
+from streamrf.features.fourier import KINDS, Kind, Learning, kind_of
 from streamrf.features.fourier.map import FORMS
 from streamrf.features.kernels import make_kernel
-from streamrf.features.learning import Learning
 from streamrf.features.precision import PRECISIONS
 from streamrf.statistics.target_scan import TASKS
 from streamrf.support.errors import FileFormatError, InputError

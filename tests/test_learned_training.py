@@ -15,9 +15,8 @@ import pytest
 from commands import streamrf
 
 from streamrf.data.readers.memory import ArraySource
-from streamrf.features.fourier import draw
+from streamrf.features.fourier import Learning, draw
 from streamrf.features.kernels import make_kernel
-from streamrf.features.learning import Learning
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers.learning_memory import learning_bytes

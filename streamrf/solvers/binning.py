@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.binning.index_source import SlotSource
-from streamrf.features.binning.indexer import let_go, slot_maker
+from streamrf.features.binning.index_cache import BinIndexSource, end_run, indexer_of_run
 from streamrf.features.binning.map import BinningMap
-from streamrf.features.binning.normal import OccupiedSlots, scores
+from streamrf.features.binning.normal import OccupiedBuckets, scores
 from streamrf.features.targets import REGRESSION
 from streamrf.solvers.base import Fitted, Route, Run
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
@@ -48,8 +47,8 @@ class BinningRoute(Route):
         cache = run.plan.cache
         place, limit = (cache.place, cache.limit) if cache else ("nowhere", 0)
         key = secrets.token_hex(8)
-        self.maker = slot_maker(self.prepared.scaling, self.map, key, self.prepared.recipe.nan, place, limit)
-        self.slots = SlotSource(run.source, self.maker)
+        self.indexer = indexer_of_run(self.prepared.scaling, self.map, key, self.prepared.recipe.nan, place, limit)
+        self.bin_indices = BinIndexSource(run.source, self.indexer)
         self.spare: list[np.ndarray] = []
 
     @property
@@ -63,7 +62,7 @@ class BinningRoute(Route):
         try:
             return self._fit()
         finally:
-            self.passes.engine.everywhere(partial(let_go, self.maker.key))
+            self.passes.engine.everywhere(partial(end_run, self.indexer.key))
 
     def _fit(self) -> Fitted:
         kept = self.passes.kept if self.passes.kept and self.passes.kept.document else None
@@ -76,7 +75,7 @@ class BinningRoute(Route):
 
     @property
     def _bins(self) -> Bins:
-        return Bins(self.maker, self.prepared.coding)
+        return Bins(self.indexer, self.prepared.coding)
 
     def _first_pass(self) -> Opened:
         statistic: Any = self._bins
@@ -143,8 +142,8 @@ class BinningRoute(Route):
         self, weights: Weights, sums: BinsState, calibration: Calibration | None, metrics: Any, steps: int, best: int
     ) -> Fitted:
         facts = {
-            **self.prepared.story.get("binning", {}), "grids": self.map.grids, "slots": self.map.slots,
-            "steps": steps, "best_step": best, "cache": self.maker.cache.place, **_fullness(sums),
+            **self.prepared.story.get("binning", {}), "grids": self.map.grids, "slots": self.map.buckets,
+            "steps": steps, "best_step": best, "cache": self.indexer.cache.place, **_fullness(sums),
         }  # fmt: skip
         story = {"holdout": metrics, "binning": facts}
         return Fitted(weights, sums.rows, sums.digest(), calibration, None, story)
@@ -189,7 +188,7 @@ class Steps:
     ) -> None:  # fmt: skip
         self.route, self.sums, self.share = route, sums, share
         self.document, self.arrays = {"stage": stage, **facts}, arrays
-        self.occupied = OccupiedSlots.of(sums.counts)
+        self.occupied = OccupiedBuckets.of(sums.counts)
         self.table = np.zeros(sums.totals.shape, np.int32)
         self.cg: ConjugateGradients | None = None
 
@@ -218,8 +217,8 @@ class Steps:
         route = self.route
         _, scale = self.occupied.integers(V, self.table)
         seed = route.prepared.recipe.seed
-        statistic = BinsProduct(route.maker, self.table, self.share, seed, route.spare)
-        state = route.passes.sum(statistic, self._title(), source=route.slots)
+        statistic = BinsProduct(route.indexer, self.table, self.share, seed, route.spare)
+        state = route.passes.sum(statistic, self._title(), source=route.bin_indices)
         image = self.occupied.compress(state.totals) / scale
         route.spare.append(state.totals)
         return image
@@ -243,15 +242,15 @@ class Unseen:
         assert opening.holdout is not None
         self.threads: Threads = route.threads
         self.reporter = route.reporter
-        self.slots = route.maker.make(opening.holdout.X, route.threads)
+        self.indices = route.indexer.indices(opening.holdout.X, route.threads)
         self.deviations = opening.holdout.y - route.centre(opening.sums)
         squares = (self.deviations**2).sum(axis=0)
         weigh = route.prepared.coding.task == REGRESSION  # outputs in units of their own count alike
         self.weights = 1.0 / np.where(squares > 0, squares, 1.0) if weigh else np.ones(len(squares))
         self.total = max(float((squares * self.weights).sum()), np.finfo(np.float64).tiny)
 
-    def error(self, occupied: OccupiedSlots, V: np.ndarray) -> float:
-        predicted = scores(self.slots, occupied.expand(V, np.float32), self.threads).T
+    def error(self, occupied: OccupiedBuckets, V: np.ndarray) -> float:
+        predicted = scores(self.indices, occupied.expand(V, np.float32), self.threads).T
         error = float((((predicted - self.deviations) ** 2).sum(axis=0) * self.weights).sum() / self.total)
         self.reporter.note(f"hold-out squared error {error:.5f} of the variance")
         return error

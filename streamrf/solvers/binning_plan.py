@@ -203,7 +203,7 @@ def measure_binning(threads: Threads) -> BinningRates:
     X = rng.standard_normal((65_536, 10)).astype(np.float32)
     map = BinningMap.draw(GammaWidths(), 10, 16, 15, 0)
     indices = map.indices(X, threads=threads)
-    table = rng.integers(-1000, 1000, (1, 16, map.slots)).astype(np.int32)
+    table = rng.integers(-1000, 1000, (1, 16, map.buckets)).astype(np.int32)
     totals = np.zeros(table.shape, np.int64)
     hashing = _best(lambda: map.indices(X, indices, threads))
     passing = _best(lambda: add_values(indices, scores(indices, table, threads, np.int32), totals, threads))

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Block, Source
-from streamrf.features.scores import Scorer, scored_width
+from streamrf.features.base import Scorer, scored_width
 from streamrf.solvers.base import Fitted, Route, Run
 from streamrf.solvers.judging import judge, shares, weighed
 from streamrf.solvers.normal_system import CentredMoments, NormalSystem

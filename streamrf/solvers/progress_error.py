@@ -10,7 +10,7 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.engines.base import Pass
-from streamrf.features.scores import Scorer
+from streamrf.features.base import Scorer
 from streamrf.models.prepared import Prepared
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.solvers.trial import wrong_classes

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.base import FeatureMap
+from streamrf.features.base import FeatureMap, Scorer
 from streamrf.features.scaling import Scaling
-from streamrf.features.scores import Scorer
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, Weights
 from streamrf.statistics.gram import Gram

@@ -16,7 +16,7 @@ from streamrf.data.source import Block, Source
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine
 from streamrf.features.base import FeatureMap
-from streamrf.features.build import build_fourier
+from streamrf.features.build import build_map
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import make_precision
@@ -305,13 +305,13 @@ class Training:
             return build_binning(recipe, scaling, sample.X, story, self.threads)
         kernel, start = make_kernel(recipe.kernel, length_scale=recipe.length_scale), time.monotonic()
         rows = slice(0, kind_of(recipe.map).rows)
-        map = build_fourier(
+        map = build_map(
             recipe.map, kernel, recipe.D, scaling.n_outputs, form=recipe.form, precision=make_precision(recipe.bits),
             seed=recipe.seed, sample=scaling.transform(sample.X[rows]), targets=coding.values(sample.y[rows]),  # type: ignore[index]
             learning=recipe.learning(coding.task), metric=self.metric,
         )  # fmt: skip
-        if map.frequencies.report:
-            told = {**map.frequencies.report, "seconds": time.monotonic() - start}
+        if map.report:
+            told = {**map.report, "seconds": time.monotonic() - start}
             story["learning"] = {**story.get("learning", {}), "map": told}
             self.reporter.note(f"learned {recipe.map} frequencies: {map_sentence(told)}")
         return map

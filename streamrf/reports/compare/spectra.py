@@ -10,7 +10,8 @@ import numpy as np
 
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import Kernel
-from streamrf.features.learned.ekal import Pairs, fit_weights
+from streamrf.features.learned.ekal import fit_weights
+from streamrf.features.learned.landmarks import Pairs
 from streamrf.recipe import BINNING
 from streamrf.support.errors import InputError
 

@@ -178,7 +178,7 @@ def build_binning(
     )  # fmt: skip
     found = occupancy(map, scaled[:OCCUPANCY_ROWS], threads)
     facts["sample"] = {
-        "rows": found.rows, "bins": float(found.cells.mean()), "occupied": float(found.occupied.mean() / found.slots),
+        "rows": found.rows, "bins": float(found.cells.mean()), "occupied": float(found.occupied.mean() / found.buckets),
         "colliding": found.colliding,
     }  # fmt: skip
     return map
