@@ -39,7 +39,7 @@ MAX_GRIDS, MAX_TABLE_BITS = 100_000, 24
 MAX_LANDMARKS, MAX_ITERATIONS = 10_000, 100_000
 MAX_SUPERVISED = 5000  # frequencies
 _CHOICES = {
-    "form": FORMS, "scaling": SCALINGS, "bits": PRECISIONS, "map": (*KINDS, BINNING, ANY), "solver": SOLVERS,
+    "form": FORMS, "scaling": SCALINGS, "bits": PRECISIONS, "solver": SOLVERS,
     "preconditioner": PRECONDITIONERS,
     "prediction_loss": PREDICTION_LOSSES,
 }  # fmt: skip
@@ -83,7 +83,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._check("D", 1 <= self.D <= MAX_FEATURES, f"a number of features from 1 to {MAX_FEATURES:,}")
-        for name, allowed in _CHOICES.items():
+        for name, allowed in {**_CHOICES, "map": (*KINDS, BINNING, ANY)}.items():
             self._check(name, getattr(self, name) in (AUTO, *allowed), f"auto or one of {', '.join(allowed)}")
         self._check("D", self.settled_form == "phase" or self.D % 2 == 0, "an even number when features come in pairs")
         self._check_learning()
@@ -148,8 +148,8 @@ class Recipe:
 
     def _check_learning(self) -> None:
         self._check("metric", self.metric in METRICS, f"one of {', '.join(METRICS)}")
-        dense = self.fourier_kind is None or not self.fourier_kind.structured
-        self._check("metric", self.metric == NONE or dense, f"none (a metric would make {self.map} a dense matrix)")
+        dense = self.fourier_kind is None or not (self.fourier_kind.structured or self.fourier_kind.whole)
+        self._check("metric", self.metric == NONE or dense, f"none ({self.map} has no matrix of frequencies)")
         self._check("metric", self.metric == NONE or self.map != ANY, "none (any compares maps as they are)")
         if self.map == "supervised":
             most = MAX_SUPERVISED * (2 if self.settled_form == "pairs" else 1)

@@ -148,7 +148,7 @@ class Frequencies:
         factors = StructuredProjection.from_arrays(arrays) if W is None else None
         shape = np.asarray(W).shape if factors is None else (factors.F, factors.d)
         if len(shape) != 2 or weights.shape != shape[:1]:
-            raise FileFormatError(f"the map's frequencies are damaged: {shape} of them and weights {weights.shape}")
+            raise FileFormatError(f"the map's frequencies are damaged: {shape[0]} of them and weights {weights.shape}")
         return cls(W, weights, factors, kind)
 
 
