@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from streamrf.features.learning import Learning
+from streamrf.features.fourier import Learning
 from streamrf.features.settings import ANY, BINNING, DEFAULT_D
 from streamrf.solvers.settings import SolverSettings
 from streamrf.support.errors import FileFormatError, InputError

@@ -7,9 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from streamrf.features.fourier import Frequencies, draw
+from streamrf.features.fourier import UNTOLD, Frequencies, Learning, draw
 from streamrf.features.kernels import KERNELS, Kernel, make_kernel
-from streamrf.features.learning import UNTOLD, Learning
 from streamrf.support.errors import InputError
 
 COLUMNS = 6

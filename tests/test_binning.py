@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.features.binning.map import BinningMap, GammaWidths, hash_multipliers, occupancy, width_law
-from streamrf.features.binning.normal import BinningNormal, OccupiedSlots, add_counts, add_product, add_values, scores
+from streamrf.features.binning.normal import BinningNormal, OccupiedBuckets, add_counts, add_product, add_values, scores
 from streamrf.features.build import map_from_parts
 from streamrf.features.kernels import Gaussian, Laplacian
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
@@ -57,7 +57,7 @@ def naive_key(map, x, grid):
 
 def dense(map, X):
     """Z as a matrix of zeros and ones, (n, P * slots)."""
-    Z = np.zeros((len(X), map.grids, map.slots))
+    Z = np.zeros((len(X), map.grids, map.buckets))
     for p, row in enumerate(map.indices(X)):
         Z[np.arange(len(X)), p, row] = 1
     return Z.reshape(len(X), -1)
@@ -145,7 +145,7 @@ def test_occupancy_counts_bins_and_slots():
     assert report.cells.tolist() == [len(each) for each in cells]
     assert report.occupied.tolist() == [len(set(row.tolist())) for row in map.indices(X)]
     assert report.colliding == 1 - report.occupied.sum() / report.cells.sum()
-    assert "64 slots" in report.describe()
+    assert "64 buckets" in report.describe()
 
 
 # -- the kernel
@@ -212,7 +212,7 @@ def test_sums_are_those_of_the_dense_matrix(threads):
 def normal_of(map, X, cuts, threads):
     edges = [0, *cuts, len(X)]
     blocks = [map.indices(X[a:b]) for a, b in pairwise(edges)]
-    return BinningNormal(blocks, map.slots, threads)
+    return BinningNormal(blocks, map.buckets, threads)
 
 
 def test_the_product_is_exact_for_rounded_directions(threads):
@@ -251,7 +251,7 @@ def test_products_have_the_same_bits_for_any_blocks_order_and_threads(cuts, orde
 )
 def test_no_row_can_overflow_and_rounding_is_stable(seed, grids, size, tie):
     rng = np.random.default_rng(seed)
-    occupied = OccupiedSlots.of(rng.integers(0, 2, (grids, 4)) + np.eye(1, 4, dtype=int))
+    occupied = OccupiedBuckets.of(rng.integers(0, 2, (grids, 4)) + np.eye(1, 4, dtype=int))
     V = rng.standard_normal((2, len(occupied.positions))) * size
     V = V if tie is None else np.full_like(V, tie * size)
     V[1] = 0
@@ -264,7 +264,7 @@ def test_no_row_can_overflow_and_rounding_is_stable(seed, grids, size, tie):
 
 
 def test_numbers_that_are_not_finite_are_refused(threads):
-    occupied = OccupiedSlots.of(np.ones((2, 2), int))
+    occupied = OccupiedBuckets.of(np.ones((2, 2), int))
     with pytest.raises(NumericalError, match="finite"):
         occupied.exponents(np.array([[1.0, np.nan, 0.0, 0.0]]))
 
@@ -319,7 +319,7 @@ def test_what_cannot_be_is_refused(threads):
     with pytest.raises(DataError, match="at least one row"):
         BinningNormal([], 8, threads)
     with pytest.raises(MismatchError, match="3 targets"):
-        BinningNormal([map.indices(rows_of(5, 3))], map.slots, threads).targets(np.zeros((1, 3), np.int64))
+        BinningNormal([map.indices(rows_of(5, 3))], map.buckets, threads).targets(np.zeros((1, 3), np.int64))
 
 
 # -- as a feature map of a model

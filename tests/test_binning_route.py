@@ -201,9 +201,9 @@ def test_a_cluster_gives_the_bits_of_one_process(tmp_path, monkeypatch):
 
 
 def kept_runs():
-    from streamrf.features.binning import indexer as maker
+    from streamrf.features.binning import index_cache
 
-    return len(maker._known)
+    return len(index_cache._known)
 
 
 def test_nothing_is_kept_after_a_run_or_an_error():

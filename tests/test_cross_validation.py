@@ -13,7 +13,7 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.recipe import Recipe
 from streamrf.solvers import plan, rates
 from streamrf.solvers.lambda_path import (

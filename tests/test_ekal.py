@@ -12,23 +12,19 @@ from scipy.optimize import nnls
 
 from streamrf.features.fourier import draw
 from streamrf.features.kernels import make_kernel
-from streamrf.features.learned.adam import Adam
 from streamrf.features.learned.ekal import (
-    Landmarks,
-    Pairs,
+    Adam,
     ekal_gradient,
     ekal_loss,
     fit_weights,
-    kernel_values,
     learn_ekal,
     relative_error,
     solve_weights,
     typical_size,
     weight_equations,
 )
-from streamrf.features.learned.fresh import learn_fresh
-from streamrf.features.learned.landmarks import Clusters, sample_landmarks
-from streamrf.features.learned.unsupervised import learn_kernel_features
+from streamrf.features.learned.landmarks import Clusters, Landmarks, Pairs, kernel_values, sample_landmarks
+from streamrf.features.learned.unsupervised import learn_fresh, learn_kernel_features
 from streamrf.support.errors import DataError, InputError, MismatchError
 
 KERNELS = ("gaussian", "laplacian", "cauchy", "matern32")

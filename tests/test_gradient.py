@@ -7,14 +7,13 @@ import pytest
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 
 from streamrf.data.source import Block
+from streamrf.features.base import Scorer
 from streamrf.features.build import build_fourier
 from streamrf.features.kernels import make_kernel
-from streamrf.features.precision import make_precision
-from streamrf.features.scaling import fit_scaling
-from streamrf.features.scores import Scorer
+from streamrf.features.precision import LIMITS, make_precision
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Gradient
-from streamrf.statistics.gram_kernels import LIMITS
 from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
 from streamrf.statistics.pulls import ScorePull, TargetPull

@@ -15,9 +15,8 @@ import pytest
 from commands import streamrf
 
 from streamrf.data.readers.memory import ArraySource
-from streamrf.features.fourier import draw
+from streamrf.features.fourier import Learning, draw
 from streamrf.features.kernels import make_kernel
-from streamrf.features.learning import Learning
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError
@@ -158,7 +157,7 @@ def test_too_few_rows_keep_the_start():
         ({"map": "supervised", "D": 10_002}, "at most 10,000 features, as learning from targets takes no more"),
         ({"map": "supervised", "D": 5001, "form": "phase"}, "at most 5,000 features"),
         ({"metric": "round"}, "--metric round: one of none, diagonal, full, learned"),
-        ({"metric": "full", "map": "sorf"}, "a metric would make sorf a dense matrix"),
+        ({"metric": "full", "map": "sorf"}, "sorf has no matrix of frequencies"),
         ({"metric": "full", "map": "binning"}, "random binning finds a width for each column"),
         ({"metric": "full", "map": "any"}, "compares maps as they are"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamrf.data.source import Block
 from streamrf.features.fourier.frequencies import apply_factor
 from streamrf.features.learned.metric import Judged, gradient_outer_product, learn_metric, root
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamrf.features.precision import LIMITS
 from streamrf.statistics.gram import MAX_ROWS
-from streamrf.statistics.gram_kernels import LIMITS, Layout, choose_product, proven_products
+from streamrf.statistics.gram_kernels import Layout, choose_product, proven_products
 from streamrf.statistics.gram_kernels.base import PANEL, Product
-from streamrf.statistics.gram_kernels.blas import BlasProduct
 from streamrf.statistics.gram_kernels.integer import ByteProduct, IntegerProduct
+from streamrf.statistics.gram_kernels.libraries import BlasProduct
 from streamrf.support.threads import Threads
 
 CASES = [(bits, name) for bits in LIMITS for name in proven_products(bits)]

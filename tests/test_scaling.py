@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.features.scaling import EIGENVALUE_FLOOR, KNOTS, SCALINGS, Scaling, fit_scaling, heavy_tailed
-from streamrf.features.scaling_kernels import _log1p
+from streamrf.features.scaling import SCALINGS, Scaling, _log1p
+from streamrf.features.scaling_fits import EIGENVALUE_FLOOR, KNOTS, fit_scaling, heavy_tailed
 from streamrf.statistics.moments import moments_of
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 

@@ -14,7 +14,7 @@ from streamrf.data.source import Block
 from streamrf.features.build import build_fourier
 from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import make_precision
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.models.model import Model
 from streamrf.models.uncertainty import Posterior, attach_posterior, best_ridge

@@ -42,7 +42,8 @@ def machine_peak(context: Context) -> Cell:
 
 def gram_rates(context: Context, D: int) -> Cell:
     """Billions of operations a second of the full product 2 n D^2: BLAS in floats, ours in integers."""
-    from streamrf.statistics.gram_kernels import LIMITS, PRODUCT_ROWS, Layout, proven_products
+    from streamrf.features.precision import LIMITS
+    from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, proven_products
     from streamrf.support.threads import Threads
 
     rows = 512 if context.quick else PRODUCT_ROWS

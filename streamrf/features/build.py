@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 
-from streamrf.features.base import FeatureMap
-from streamrf.features.binning.map import BinningMap
-from streamrf.features.fourier import draw, draw_phases
+from streamrf.features.base import Arrays, FeatureMap
+from streamrf.features.binning import map as _binning  # noqa: F401 (its import registers the map)
+from streamrf.features.fourier import KINDS, UNTOLD, Draw, Learning, check, draw, draw_phases, kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel
-from streamrf.features.learning import UNTOLD, Learning
 from streamrf.features.precision import Precision
-from streamrf.support.errors import FileFormatError
+from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.storage.safejson import JSON
 
 SOBOL_COLUMNS = 256
 
 
+class Given(TypedDict, total=False):
+    """What kinds that are fitted to data may see; rows are scaled as the map's inputs will be."""
+
+    sample: np.ndarray | None
+    targets: np.ndarray | None
+    learning: Learning
+    metric: np.ndarray | None  # a factor for the inputs, which the frequencies then carry
+
+
+def build_map(
+    kind: str, kernel: Kernel, D: int, d: int, *, form: str, precision: Precision, seed: int, **given: Unpack[Given]
+) -> FeatureMap:
+    """D features of the kernel, of any kind: Fourier features, or what the kind itself draws."""
+    if not kind_of(kind).whole:
+        return build_fourier(kind, kernel, D, d, form=form, precision=precision, seed=seed, **given)
+    if given.get("metric") is not None:
+        raise InputError(f"a metric changes Fourier frequencies, and {kind} has none: use --metric none")
+    check(kind, kernel)
+    seen = given.get("sample"), given.get("targets"), given.get("learning", UNTOLD)
+    map = kind_of(kind).draw(Draw(kind, kernel, D, d, seed, *seen, precision))
+    assert isinstance(map, FeatureMap)
+    return map
+
+
 def build_fourier(
-    kind: str, kernel: Kernel, D: int, d: int, *, form: str, precision: Precision, seed: int,
-    sample: np.ndarray | None = None, targets: np.ndarray | None = None, learning: Learning = UNTOLD,
-    metric: np.ndarray | None = None,
-) -> FourierMap:  # fmt: skip
-    """D features of the kernel: D frequencies at random phases, or D / 2 with a cosine and a sine each."""
+    kind: str, kernel: Kernel, D: int, d: int, *, form: str, precision: Precision, seed: int, **given: Unpack[Given]
+) -> FourierMap:
+    """D frequencies at random phases, or D / 2 with a cosine and a sine each."""
     count = D // 2 if form == "pairs" else D
-    given: dict[str, Any] = {"sample": sample, "targets": targets, "learning": learning, "metric": metric}
-    frequencies = draw(kind, kernel, count, d, seed, **given)
     phases = np.zeros(count) if form == "pairs" else draw_phases(count, seed)
-    return FourierMap(frequencies, phases, form, precision)
+    return FourierMap(draw(kind, kernel, count, d, seed, **given), phases, form, precision)
 
 
 def default_kind(kernel: Kernel, d: int) -> str:
@@ -39,13 +58,15 @@ def default_kind(kernel: Kernel, d: int) -> str:
     return "orthogonal" if kernel.radial else "mc"
 
 
-def map_from_parts(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> FeatureMap:
-    """The map a model file describes."""
-    readers: dict[Any, Callable[..., FeatureMap]] = {
-        FourierMap.kind: FourierMap.from_parts,
-        BinningMap.kind: BinningMap.from_parts,
-    }
-    kind = document.get("kind")
-    if kind not in readers:
-        raise FileFormatError(f"the model has a map of kind {kind!r}; this version knows {', '.join(readers)}")
-    return readers[kind](document, arrays)
+def map_from_parts(document: JSON, arrays: Arrays) -> FeatureMap:
+    """The map that a model file describes. Only kinds that this process has defined are read: nothing is imported."""
+    for what, name, known in (
+        ("a map", document.get("kind"), FeatureMap.FAMILIES),
+        ("frequencies", document.get("frequencies", "mc"), KINDS),
+    ):
+        if name not in known:
+            raise FileFormatError(
+                f"the model has {what} of kind {name!r}; this version knows {', '.join(known)}. If a package of yours"
+                " defines it, import that package first"
+            )
+    return FeatureMap.FAMILIES[str(document["kind"])].from_parts(document, arrays)

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy import special
 
 from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.storage.safejson import JSON
 
 LARGEST_NU = 10_000.0  # beyond it a Matern kernel is the Gaussian to four digits, and its Bessel function loses digits
 _DEBYE_FROM = 50.0  # from this order on, the Bessel function overflows long before its logarithm does
 _LARGEST_RATIO = 1e12  # heavier draws than this are the same noise; it keeps every frequency finite in float32
+
+
+_CLASSES: dict[str, type[Kernel]] = {}  # by the name that files have
+_ALIASES = {"rbf": "gaussian"}
+KERNELS: dict[str, Callable[[], Kernel]] = {}
+"""The names of ``make_kernel``, of every kernel that is defined; ``matern:NU`` is one too, for any NU > 0."""
 
 
 def _open(U: np.ndarray) -> np.ndarray:
@@ -42,6 +51,19 @@ class Kernel(ABC):
     name: ClassVar[str]
     radial: ClassVar[bool]  # a function of the Euclidean norm of x - y alone
     product: ClassVar[bool]  # a product over coordinates
+    variants: ClassVar[dict[str, dict[str, float]]]  # names that set further fields, if it has such names
+    gamma_power: ClassVar[int] = 1  # gamma is gamma_of_one / length_scale^gamma_power
+    gamma_of_one: ClassVar[float] = 1.0
+
+    def __init_subclass__(cls) -> None:
+        """Defining a subclass with a ``name`` is all it takes for recipes, commands and model files to know it."""
+        super().__init_subclass__()
+        if name := vars(cls).get("name"):
+            if name in _CLASSES and _CLASSES[name].__qualname__ != cls.__qualname__:
+                raise InputError(f"there is a kernel {name!r} already: choose another name")
+            _CLASSES[name] = cls
+            for variant, settings in vars(cls).get("variants", {name: {}}).items():
+                KERNELS[variant] = partial(cls, **settings)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length_scale", _positive("length_scale", self.length_scale))
@@ -125,19 +147,20 @@ class Kernel(ABC):
 
     @property
     def gamma(self) -> float:
-        """The width as scikit-learn's gamma: 1 / length_scale, unless the kernel says otherwise."""
-        return 1.0 / self.length_scale
+        """The width as scikit-learn's gamma."""
+        return self.gamma_of_one / self.length_scale**self.gamma_power
 
-    @staticmethod
-    def scale_of_gamma(gamma: float) -> float:
+    @classmethod
+    def scale_of_gamma(cls, gamma: float) -> float:
         """The length scale that a gamma means for this kernel."""
-        return 1.0 / gamma
+        power = cls.gamma_of_one / gamma
+        return math.sqrt(power) if cls.gamma_power == 2 else power
 
     def with_length_scale(self, length_scale: float) -> Self:
         """The same kernel at another width."""
         return replace(self, length_scale=length_scale)
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> JSON:
         """JSON from which ``kernel_from_spec`` makes an equal kernel."""
         return {"name": self.name, "length_scale": self.length_scale}
 
@@ -168,10 +191,8 @@ class NormKernel(Kernel):
 class Gaussian(NormKernel):
     """exp(-|x - y|^2 / (2 l^2)); frequencies are normal."""
 
-    name = "gaussian"
-    radial = True
-    product = True
-    order = 2
+    name, radial, product, order = "gaussian", True, True, 2
+    gamma_power, gamma_of_one = 2, 0.5
 
     def profile(self, r: np.ndarray) -> np.ndarray:
         return np.exp(-0.5 * r * r)
@@ -185,24 +206,12 @@ class Gaussian(NormKernel):
     def second_moment(self, d: int) -> float:
         return d / self.length_scale**2
 
-    @property
-    def gamma(self) -> float:
-        """1 / (2 length_scale^2)."""
-        return 0.5 / self.length_scale**2
-
-    @staticmethod
-    def scale_of_gamma(gamma: float) -> float:
-        return math.sqrt(0.5 / gamma)
-
 
 @dataclass(frozen=True)
 class Laplacian(NormKernel):
     """exp(-|x - y|_1 / l), a product over columns; frequencies are Cauchy in each column."""
 
-    name = "laplacian"
-    radial = False
-    product = True
-    order = 1
+    name, radial, product, order = "laplacian", False, True, 1
 
     def profile(self, r: np.ndarray) -> np.ndarray:
         return np.exp(-r)
@@ -222,9 +231,8 @@ class Laplacian(NormKernel):
 class Cauchy(Kernel):
     """The product over columns of 1 / (1 + (x - y)^2 / l^2); frequencies are Laplace in each column."""
 
-    name = "cauchy"
-    radial = False
-    product = True
+    name, radial, product = "cauchy", False, True
+    gamma_power = 2
 
     def _between(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         inverse = np.ones((len(X), len(Y)))
@@ -241,15 +249,6 @@ class Cauchy(Kernel):
     def second_moment(self, d: int) -> float:
         return 2.0 * d / self.length_scale**2
 
-    @property
-    def gamma(self) -> float:
-        """1 / length_scale^2."""
-        return 1.0 / self.length_scale**2
-
-    @staticmethod
-    def scale_of_gamma(gamma: float) -> float:
-        return math.sqrt(1.0 / gamma)
-
 
 @dataclass(frozen=True)
 class Matern(NormKernel):
@@ -257,10 +256,10 @@ class Matern(NormKernel):
 
     nu: float = 1.5
 
-    name = "matern"
-    radial = True
-    product = False
-    order = 2
+    name, radial, product, order = "matern", True, False, 2
+    variants: ClassVar[dict[str, dict[str, float]]] = {
+        "matern12": {"nu": 0.5}, "matern32": {"nu": 1.5}, "matern52": {"nu": 2.5},
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -295,9 +294,10 @@ class Matern(NormKernel):
 
     @property
     def label(self) -> str:
-        return _MATERN_NAMES.get(self.nu) or f"matern:{self.nu!r}"
+        named = (name for name, settings in self.variants.items() if settings["nu"] == self.nu)
+        return next(named, f"matern:{self.nu!r}")
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> JSON:
         return super().spec() | {"nu": self.nu}
 
 
@@ -324,21 +324,11 @@ def _log_bessel_debye(nu: float, s: np.ndarray) -> np.ndarray:
     return 0.5 * math.log(math.pi / (2.0 * nu)) - nu * eta - 0.5 * np.log(root) + np.log(series)
 
 
-_MATERN_NAMES = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
-_CLASSES: dict[str, type[Kernel]] = {kind.name: kind for kind in (Gaussian, Laplacian, Cauchy, Matern)}
-_ALIASES = {"rbf": "gaussian"}
-KERNELS = ("gaussian", "laplacian", "cauchy", *_MATERN_NAMES.values())
-"""The names of ``make_kernel``; ``matern:NU`` is one too, for any NU > 0."""
-
-
 def _named(name: str) -> Kernel:
     """The kernel of this name at length scale 1."""
     name = _ALIASES.get(name.lower(), name.lower())
     if name in KERNELS:
-        for nu, matern in _MATERN_NAMES.items():
-            if name == matern:
-                return Matern(nu=nu)
-        return _CLASSES[name]()
+        return KERNELS[name]()
     family, _, nu_text = name.partition(":")
     if family == "matern" and nu_text:
         return Matern(nu=_number(name, nu_text))
@@ -362,11 +352,11 @@ def make_kernel(name: str, *, length_scale: float | None = None, gamma: float | 
     return kernel if length_scale is None else kernel.with_length_scale(length_scale)
 
 
-def kernel_from_spec(spec: dict[str, Any]) -> Kernel:
+def kernel_from_spec(spec: JSON) -> Kernel:
     """The kernel that ``spec()`` described."""
     try:
         fields = dict(spec)
-        return _CLASSES[fields.pop("name")](**{key: float(value) for key, value in fields.items()})
+        return _CLASSES[str(fields.pop("name"))](**{key: float(str(value)) for key, value in fields.items()})
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{spec!r} does not describe a kernel: {error}") from error
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.statistics.gram_kernels.base import LIMITS
 from streamrf.support.errors import InputError
+
+LIMITS = {7: 63, 8: 127, 12: 2047}  # bits of a feature, and the largest integer that stands for it
 
 
 @dataclass(frozen=True)

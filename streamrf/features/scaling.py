@@ -11,31 +11,30 @@ Kinds, for columns that are neither constant (they become 0) nor binary (0/1 col
 - ``pca``       as ``standard``, then rotated to the principal axes and divided by their deviations (columns left alone
                 stay outside the rotation); a kernel of one width on this is a non-isotropic kernel on the data.
 
-A value gets the same bits in whatever block it comes, on every machine. NaN and infinities are screened out before.
+A value goes through the same float64 operations in the same order whatever block it comes in and whatever the memory
+layout, no library function among them, and is rounded once at the end: the same bits on every machine. NaN and
+infinities are screened out before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numba import njit
+from numpy.typing import DTypeLike
 
-from streamrf.features.scaling_kernels import rotate_rows, shift_and_stretch, take_logs, take_ranks
-from streamrf.statistics.moments import MomentsState, moments_of
-from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
+from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.exact_sum import as_floats
+from streamrf.support.storage.safejson import JSON
 
 SCALINGS = ("none", "standard", "minmax", "quantile", "log", "pca")
 BINARY_POLICIES = ("keep", "scale")
 
-KNOTS = 200
-EIGENVALUE_FLOOR = 1e-3  # where their mean is 1: noise along a nearly empty axis is blown up 32-fold at most
-HEAVY_KURTOSIS = 10.0  # a normal column has 3, an exponential one 9
-HEAVY_SPAN = 6.0  # the 99 % range over the quartile range: 3.8 for a normal column, 4.8 for an exponential one
-_SMALLEST_SPREAD = 1e-300  # below it 1 / spread is infinite
-_SLAB = 4096
+_ONE_BITS, _ROOT_HALF_BITS = 0x3FF0000000000000, 0x3FE6A09E667F3BCD  # 1 and the root of 1/2 as float64
+_TILE = 128  # values that are bisected in step
+_ROWS_AT_ONCE = 8  # share one reading of the rotation
+FARTHEST = 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ class Scaling:
     def n_outputs(self) -> int:
         return len(self.centre)
 
-    def transform(self, X: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    def transform(self, X: np.ndarray, dtype: DTypeLike = np.float32) -> np.ndarray:
         """The rows of X, of any numeric type and memory layout, scaled: C-contiguous float32 or float64 (n, d)."""
         X = as_floats(X)
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
@@ -101,19 +100,19 @@ class Scaling:
             parts.append(f"{constant} constant")
         return ", ".join(parts)
 
-    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def to_parts(self) -> tuple[JSON, dict[str, np.ndarray]]:
         """JSON and arrays for a file; ``from_parts`` reads them back."""
-        return {"kind": self.kind, "binary": self.binary}, {f"scaling.{name}": getattr(self, name) for name in _TYPES}
+        return {"kind": self.kind, "binary": self.binary}, {f"scaling.{name}": getattr(self, name) for name in TYPES}
 
     @classmethod
-    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Scaling:
+    def from_parts(cls, document: JSON, arrays: dict[str, np.ndarray]) -> Scaling:
         """The scaling of ``to_parts``; anything that does not fit together is a FileFormatError."""
         if not isinstance(document, dict):
             raise FileFormatError(f"damaged scaling: {document!r} does not describe one")
         kind, binary = document.get("kind"), document.get("binary")
         if kind not in SCALINGS or binary not in BINARY_POLICIES:
             raise FileFormatError(f"damaged scaling: there is no scaling {kind!r} with binary columns {binary!r}")
-        found = {name: _checked(arrays, name, dtype) for name, dtype in _TYPES.items()}
+        found = {name: _checked(arrays, name, dtype) for name, dtype in TYPES.items()}
         scaling = cls(kind, binary, **found)
         _check_fit(scaling)
         return scaling
@@ -126,11 +125,11 @@ def _gather(X: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return values
 
 
-_TYPES = {field.name: np.int64 if field.name.endswith(("columns", "offsets")) else np.float64
+TYPES = {field.name: np.int64 if field.name.endswith(("columns", "offsets")) else np.float64
           for field in fields(Scaling) if field.name not in ("kind", "binary")}  # fmt: skip
 
 
-def _checked(arrays: dict[str, np.ndarray], name: str, dtype: Any) -> np.ndarray:
+def _checked(arrays: dict[str, np.ndarray], name: str, dtype: DTypeLike) -> np.ndarray:
     array = arrays.get(f"scaling.{name}")
     if array is None or array.dtype != dtype or array.ndim != (2 if name == "rotation" else 1):
         what = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
@@ -162,181 +161,106 @@ def _are_columns(columns: np.ndarray, d: int) -> bool:
     return bool(((columns >= 0) & (columns < d)).all() and (np.diff(columns) > 0).all())
 
 
-# -- fitting
+# -- compiled loops
 
 
-def fit_scaling(kind: str, sample: np.ndarray, *, moments: MomentsState | None = None, binary: str = "keep") -> Scaling:
-    """Fit to a sample of rows; means, deviations and ranges come from ``moments`` of all rows where these are given."""
-    if kind not in SCALINGS or binary not in BINARY_POLICIES:
-        raise InputError(
-            f"there is no scaling {kind!r} with binary columns {binary!r}: choose one of {', '.join(SCALINGS)}, "
-            f"and {' or '.join(BINARY_POLICIES)}"
-        )
-    sample = as_floats(sample)
-    if sample.ndim != 2 or len(sample) == 0:
-        raise DataError(f"a scaling needs at least 1 row of a table to be fitted; the sample has shape {sample.shape}")
-    moments = moments_of(sample) if moments is None else moments
-    if len(moments.minimum) != sample.shape[1]:
-        raise MismatchError(f"moments of {len(moments.minimum)} columns for a sample of {sample.shape[1]}")
-    return _FITS[kind](_Fit(kind, binary, sample, moments))
+@njit(cache=True, nogil=True)
+def _log1p(v: float) -> float:
+    """log(1 + v) for v >= 0 to 1e-15, by plain arithmetic: a library's logarithm differs between machines."""
+    v = min(v, 1e300)
+    y = 1.0 + v
+    bits = np.float64(y).view(np.int64) + (_ONE_BITS - _ROOT_HALF_BITS)
+    power = (bits >> 52) - 1023  # y is 2^power times m, and m lies between the roots of 1/2 and of 2
+    m = np.int64((bits & 0xFFFFFFFFFFFFF) + _ROOT_HALF_BITS).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    series = 1.0 / 17.0
+    series = series * z + 1.0 / 15.0
+    series = series * z + 1.0 / 13.0
+    series = series * z + 1.0 / 11.0
+    series = series * z + 1.0 / 9.0
+    series = series * z + 1.0 / 7.0
+    series = series * z + 1.0 / 5.0
+    series = series * z + 1.0 / 3.0
+    series = series * z + 1.0
+    lost = v - (y - 1.0)  # what 1 + v rounded away
+    return power * 0.6931471805599453 + (2.0 * s * series + lost / y)
 
 
-@dataclass
-class _Fit:
-    """What a scaling is fitted to, and the columns it is free to change."""
-
-    kind: str
-    binary: str
-    sample: np.ndarray
-    moments: MomentsState
-
-    @cached_property
-    def constant(self) -> np.ndarray:
-        return self.moments.std < _SMALLEST_SPREAD
-
-    @cached_property
-    def free(self) -> np.ndarray:
-        """Columns that are neither constant nor binary and to be left alone."""
-        kept = self.moments.binary if self.binary == "keep" else np.zeros_like(self.moments.binary)
-        return ~kept & ~self.constant
-
-    def scaling(self, centre: np.ndarray, spread: np.ndarray, **curves: np.ndarray) -> Scaling:
-        """Columns to ``(x - centre) / spread``; constant ones to 0, and those left alone to themselves."""
-        centre, factor = centre.copy(), np.zeros_like(spread)
-        np.divide(1.0, spread, out=factor, where=spread >= _SMALLEST_SPREAD)
-        left = ~self.free
-        centre[left], factor[left] = 0.0, np.where(self.constant[left], 0.0, 1.0)
-        return Scaling(self.kind, self.binary, centre, factor, **(_no_curves() | curves))
+@njit(cache=True, nogil=True)
+def _signed_log(x: float, rate: float) -> float:
+    size = _log1p(abs(x) * rate)
+    return -size if x < 0.0 else size
 
 
-def _no_curves() -> dict[str, np.ndarray]:
-    empty = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items() if name not in ("centre", "factor")}
-    return empty | {"rank_offsets": np.zeros(1, np.int64), "rotation": np.zeros((0, 0))}
+@njit(cache=True, nogil=True)
+def _find(values: np.ndarray, knots: np.ndarray, places: np.ndarray) -> None:
+    """For each value the last knot but one, or an earlier one, that is not above it (the first where all are)."""
+    places.fill(0)
+    left = len(knots) - 1
+    while left > 1:  # bisection of all values in step: it runs in SIMD, and has no branch to guess wrong
+        half = left >> 1
+        for r in range(len(values)):
+            place = places[r]
+            places[r] = place + half if knots[np.uint64(place + half)] <= values[r] else place
+        left -= half
 
 
-def _fit_none(fit: _Fit) -> Scaling:
-    d = fit.sample.shape[1]
-    return Scaling(fit.kind, fit.binary, np.zeros(d), np.ones(d), **_no_curves())
+@njit(cache=True, nogil=True)
+def _level(x: float, knots: np.ndarray, levels: np.ndarray, place: int) -> float:
+    """The level of x on the line between two knots, held at both ends."""
+    after = min(place + 1, len(knots) - 1)
+    gap = knots[after] - knots[place]
+    share = (x - knots[place]) / (gap if gap > 0.0 else 1.0)
+    return levels[place] + min(max(share, 0.0), 1.0) * (levels[after] - levels[place])
 
 
-def _fit_standard(fit: _Fit) -> Scaling:
-    return fit.scaling(fit.moments.mean, fit.moments.std)
+@njit(cache=True, nogil=True)
+def shift_and_stretch(X: np.ndarray, centre: np.ndarray, factor: np.ndarray, out: np.ndarray) -> None:
+    """``(X - centre) * factor``, column by column; small, as it is compiled for every type and layout of X.
+
+    What is farther out than FARTHEST is there: beyond what a float32 holds no map knows what to do.
+    """
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            value = (np.float64(X[i, j]) - centre[j]) * factor[j]
+            out[i, j] = min(max(value, -FARTHEST), FARTHEST)
 
 
-def _fit_minmax(fit: _Fit) -> Scaling:
-    low, high = fit.moments.minimum / 2, fit.moments.maximum / 2  # halves first: their sum cannot overflow
-    return fit.scaling(low + high, high - low)
+@njit(cache=True, nogil=True)
+def take_logs(columns: np.ndarray, rates: np.ndarray, centre: np.ndarray, factor: np.ndarray) -> None:
+    """Signed logs of columns (k, n), shifted and stretched, in place."""
+    for k in range(len(rates)):
+        for i in range(columns.shape[1]):
+            columns[k, i] = (_signed_log(columns[k, i], rates[k]) - centre[k]) * factor[k]
 
 
-def _fit_log(fit: _Fit) -> Scaling:
-    """Mean and deviation of the logs are those of the sample: a pass over all rows sums the values as they are."""
-    columns = np.flatnonzero(heavy_tailed(fit.sample) & fit.free)
-    rates = np.array([1.0 / _magnitude(fit.sample[:, j]) for j in columns], dtype=np.float64)
-    centre, spread = fit.moments.mean, fit.moments.std
-    for j, rate in zip(columns, rates, strict=True):
-        logs = moments_of(_logs(fit.sample[:, j], rate))
-        centre[j], spread[j] = logs.mean[0], logs.std[0]
-    return fit.scaling(centre, spread, log_columns=columns, log_rates=rates)
+@njit(cache=True, nogil=True)
+def take_ranks(columns: np.ndarray, offsets: np.ndarray, knots: np.ndarray, levels: np.ndarray) -> None:
+    """Levels of columns (k, n) on their curves, in place; the knots of column k are offsets[k]..offsets[k + 1]."""
+    places = np.empty(_TILE, np.int64)
+    for k in range(columns.shape[0]):
+        own_knots, own_levels = knots[offsets[k] : offsets[k + 1]], levels[offsets[k] : offsets[k + 1]]
+        for start in range(0, columns.shape[1], _TILE):
+            tile = columns[k, start : start + _TILE]
+            _find(tile, own_knots, places)
+            for r in range(len(tile)):
+                tile[r] = _level(tile[r], own_knots, own_levels, places[r])
 
 
-def _logs(column: np.ndarray, rate: float) -> np.ndarray:
-    """One column (n, 1) after the signed log, by the kernel that will do it to all rows."""
-    curve = _no_curves() | {"log_columns": np.zeros(1, np.int64), "log_rates": np.array([rate])}
-    return Scaling("log", "keep", np.zeros(1), np.ones(1), **curve).transform(column[:, None], np.float64)
-
-
-def _fit_quantile(fit: _Fit) -> Scaling:
-    columns = np.flatnonzero(fit.free)
-    curves = [_rank_curve(fit.sample[:, j], fit.moments.minimum[j], fit.moments.maximum[j]) for j in columns]
-    offsets = np.cumsum([0] + [len(knots) for knots, _ in curves])
-    d = fit.sample.shape[1]
-    return fit.scaling(
-        np.zeros(d),
-        np.ones(d),
-        rank_columns=columns,
-        rank_offsets=offsets,
-        knots=np.concatenate([np.zeros(0), *(knots for knots, _ in curves)]),
-        levels=np.concatenate([np.zeros(0), *(levels for _, levels in curves)]),
-    )
-
-
-def _fit_pca(fit: _Fit) -> Scaling:
-    standard = _fit_standard(fit)
-    free = np.flatnonzero(fit.free)
-    rotation = np.diag((standard.factor != 0).astype(np.float64))
-    rotation[np.ix_(free, free)] = _whitening(_covariance(standard, fit.sample)[np.ix_(free, free)])
-    return replace(standard, rotation=rotation)
-
-
-_FITS = {
-    "none": _fit_none,
-    "standard": _fit_standard,
-    "minmax": _fit_minmax,
-    "quantile": _fit_quantile,
-    "log": _fit_log,
-    "pca": _fit_pca,
-}
-
-
-def heavy_tailed(sample: np.ndarray) -> np.ndarray:
-    """Which columns a signed log would tame: kurtosis above 10, or a 99 % range above 6 quartile ranges."""
-    return np.array([_is_heavy(column.astype(np.float64)) for column in np.asarray(sample).T], dtype=bool)
-
-
-def _is_heavy(column: np.ndarray) -> bool:
-    low, first, third, high = np.quantile(column, [0.005, 0.25, 0.75, 0.995])
-    if ((column == 0) | (column == 1)).all():
-        return False
-    return bool(high - low > HEAVY_SPAN * (third - first)) or _kurtosis(column) > HEAVY_KURTOSIS
-
-
-def _kurtosis(column: np.ndarray) -> float:
-    centred = column - column.mean()
-    largest = np.abs(centred).max()
-    if largest == 0.0:
-        return 0.0
-    squares = (centred / largest) ** 2  # fourth powers of the values themselves may overflow
-    return float((squares * squares).mean() / squares.mean() ** 2)
-
-
-def _magnitude(column: np.ndarray) -> float:
-    """The median size of the values that are not 0."""
-    sizes = np.abs(column[column != 0].astype(np.float64))
-    return max(float(np.median(sizes)), _SMALLEST_SPREAD)
-
-
-def _rank_curve(column: np.ndarray, minimum: float, maximum: float) -> tuple[np.ndarray, np.ndarray]:
-    """Knots of one column and the scaled rank at each; the ends reach to the range of all rows where that is wider."""
-    ordered = np.sort(column.astype(np.float64))
-    knots = np.unique(ordered)
-    if len(knots) > KNOTS:
-        knots = np.unique(ordered[np.linspace(0, len(ordered) - 1, KNOTS).round().astype(np.int64)])
-    ranks = (np.searchsorted(ordered, knots, "left") + np.searchsorted(ordered, knots, "right")) / (2 * len(ordered))
-    if minimum < knots[0]:
-        knots, ranks = np.r_[minimum, knots], np.r_[0.0, ranks]
-    if maximum > knots[-1]:
-        knots, ranks = np.r_[knots, maximum], np.r_[ranks, 1.0]
-    return knots, (ranks - 0.5) * np.sqrt(12.0)
-
-
-def _covariance(scaling: Scaling, sample: np.ndarray) -> np.ndarray:
-    """Of the scaled sample, in slabs: the sample may be as large as memory allows."""
-    d = scaling.n_inputs
-    total, products = np.zeros(d), np.zeros((d, d))
-    for start in range(0, len(sample), _SLAB):
-        Z = scaling.transform(sample[start : start + _SLAB], np.float64)
-        total += Z.sum(axis=0)
-        products += Z.T @ Z
-    mean = total / len(sample)
-    return products / len(sample) - np.outer(mean, mean)
-
-
-def _whitening(covariance: np.ndarray) -> np.ndarray:
-    """Axes in columns, widest first, each divided by its deviation, of one sign whichever LAPACK found them."""
-    if len(covariance) == 0:
-        return covariance
-    values, axes = np.linalg.eigh(covariance)
-    values, axes = values[::-1], axes[:, ::-1]
-    largest = np.argmax(np.abs(axes), axis=0)
-    axes = axes * np.sign(axes[largest, np.arange(len(values))])
-    return axes / np.sqrt(np.maximum(values, EIGENVALUE_FLOOR))
+@njit(cache=True, nogil=True)
+def rotate_rows(Z: np.ndarray, rotation: np.ndarray) -> None:
+    """Z @ rotation in place, with every sum in the order of the columns of Z."""
+    d = Z.shape[1]
+    sums = np.empty((_ROWS_AT_ONCE, d))
+    for start in range(0, Z.shape[0], _ROWS_AT_ONCE):
+        rows = min(_ROWS_AT_ONCE, Z.shape[0] - start)
+        sums.fill(0.0)
+        for j in range(d):
+            for r in range(rows):
+                z = Z[start + r, j]
+                for k in range(d):
+                    sums[r, k] += z * rotation[j, k]
+        for r in range(rows):
+            for k in range(d):
+                Z[start + r, k] = sums[r, k]

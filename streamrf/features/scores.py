@@ -6,17 +6,29 @@ depends on its row alone. Features are made, used and dropped a few rows at a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from streamrf.features.base import FeatureMap
-from streamrf.support.simd import I64, aligned_empty, call, counted_loop, lanes, own_function, prefetch
-from streamrf.support.threads import ALONE, Threads
+from streamrf.support.simd import (
+    I64,
+    Builder,
+    Codegen,
+    Intrinsic,
+    Lowering,
+    Signature,
+    Type,
+    Typing,
+    Value,
+    call,
+    counted_loop,
+    lanes,
+    own_function,
+    prefetch,
+)
 
 LANES = 16  # on every machine: narrower vectors are paired by the compiler
 GROUP_BYTES = 12  # of outputs whose sums for two rows fit the registers
@@ -25,17 +37,13 @@ BATCH, MOST_ROWS = 64, 512  # rows whose features are alive at once in each thre
 BATCH_BYTES = 1 << 18  # that they may take where rows are short: half of the second cache
 
 
-Features = Callable[[slice, np.ndarray], np.ndarray]
-"""The features of some rows, in the room that is given, or where they are kept."""
-
-
-def _dots(outputs: int) -> Callable[..., Any]:
+def _dots(outputs: int) -> Codegen:
     """Code for the dot products of two rows, ``apart`` bytes apart, with lines of W: LANES sums of each go on."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Lowering, builder: Builder, signature: Signature, args: Sequence[Value]) -> Value:
         element, real = (context.get_value_type(signature.args[number].dtype) for number in (6, 7))
 
-        def body(inner: Any, *places: Any) -> None:
+        def body(inner: Builder, *places: Value) -> None:
             _dot_tile(inner, element, real, outputs, *places)
 
         name = f"streamrf_dots_{outputs}_{element}_{real}"
@@ -45,8 +53,9 @@ def _dots(outputs: int) -> Callable[..., Any]:
 
 
 def _dot_tile(
-    builder: Any, element: Any, real: Any, outputs: int, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any
-) -> None:
+    builder: Builder, element: ir.Type, real: ir.Type, outputs: int,
+    z: Value, apart: Value, w: Value, stride: Value, count: Value, sums: Value,
+) -> None:  # fmt: skip
     """``count`` features, a register's worth at a time, so that no more than one of W's is held."""
     width = lanes() if real == ir.FloatType() else lanes() // 2
     kind, parts = ir.VectorType(real, width), LANES // width
@@ -61,13 +70,13 @@ def _dot_tile(
     held = builder.inttoptr(sums, kind.as_pointer())
     places = [builder.gep(held, [ir.Constant(I64, index)]) for index in range(len(rows) * outputs * parts)]
 
-    def feature(row: Any, at: Any) -> Any:
+    def feature(row: Value, at: Value) -> Value:
         value = builder.load(builder.gep(row, [at]), align=1)
         if isinstance(element, ir.IntType):
             return builder.sitofp(value, kind)
         return value if element == real else builder.fpext(value, kind)
 
-    def turn(k: Any, totals: list[Any]) -> list[Any]:
+    def turn(k: Value, totals: list[Value]) -> list[Value]:
         for line in following:  # where features are kept, they come from memory
             prefetch(builder, builder.ptrtoint(builder.gep(line, [k]), I64), write=False)
         for part in range(parts):
@@ -85,27 +94,33 @@ def _dot_tile(
         builder.store(value, place, align=4)
 
 
-def _signature(Z: Any, W: Any) -> Any:
-    return types.void(*[types.intp] * 6, Z, W)
+def _intrinsic(outputs: int, Z: Type, W: Type) -> Intrinsic:
+    return types.void(*[types.intp] * 6, Z, W), _dots(outputs)
 
 
 @intrinsic
-def _dot_one(typing: Any, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any, Z: Any, W: Any) -> Any:
-    return _signature(Z, W), _dots(1)
+def _dot_one(
+    typing: Typing, z: Type, apart: Type, w: Type, stride: Type, count: Type, sums: Type, Z: Type, W: Type
+) -> Intrinsic:
+    return _intrinsic(1, Z, W)
 
 
 @intrinsic
-def _dot_two(typing: Any, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any, Z: Any, W: Any) -> Any:
-    return _signature(Z, W), _dots(2)
+def _dot_two(
+    typing: Typing, z: Type, apart: Type, w: Type, stride: Type, count: Type, sums: Type, Z: Type, W: Type
+) -> Intrinsic:
+    return _intrinsic(2, Z, W)
 
 
 @intrinsic
-def _dot_three(typing: Any, z: Any, apart: Any, w: Any, stride: Any, count: Any, sums: Any, Z: Any, W: Any) -> Any:
-    return _signature(Z, W), _dots(3)
+def _dot_three(
+    typing: Typing, z: Type, apart: Type, w: Type, stride: Type, count: Type, sums: Type, Z: Type, W: Type
+) -> Intrinsic:
+    return _intrinsic(3, Z, W)
 
 
 @njit(cache=True, nogil=True)
-def dot_rows(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
+def dot_rows(Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, out: np.ndarray) -> None:
     """``out[r, o] = intercept[o] + Z[r] . W[o]``."""
     group = GROUP_BYTES // W.itemsize
     for o in range(0, len(W), group):
@@ -114,7 +129,7 @@ def dot_rows(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _dot_group(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
+def _dot_group(Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, out: np.ndarray) -> None:
     """Outputs that share one reading of the features, a tile of them at a time, whose weights stay in the first cache.
 
     A last row without a partner is taken twice.
@@ -141,61 +156,6 @@ def _dot_group(Z: Any, rows: int, W: Any, intercept: Any, out: Any) -> None:
             out[r, o] = np.float64(total) + intercept[o]
 
 
-def scored_width(map: FeatureMap) -> int:
-    """Columns of features that are to be scored: what the map writes, in whole vectors."""
-    return -(-max(map.width, map.n_features) // LANES) * LANES
-
-
 def batch_rows(row_bytes: int, room: int = BATCH_BYTES) -> int:
     """Rows whose features are alive at once in each thread."""
     return min(MOST_ROWS, max(1, room // max(row_bytes * BATCH, 1)) * BATCH)
-
-
-class Scorer:
-    """A feature map with coefficients: scaled inputs in, scores out."""
-
-    def __init__(
-        self, map: FeatureMap, coefficients: np.ndarray, intercept: np.ndarray, room: int = BATCH_BYTES
-    ) -> None:
-        self.map = map
-        self.dtype = map.precision.inputs
-        self.intercept = np.asarray(intercept, np.float64)  # targets may lie far from zero and close together
-        self.width = scored_width(map)
-        self.batch = batch_rows(self.width * map.precision.features.itemsize, room)
-        self._coefficients = aligned_empty((coefficients.shape[1], self.width), self.dtype)
-        self._coefficients[:] = 0
-        self._coefficients[:, : map.n_features] = coefficients.T
-
-    def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
-        """(n, outputs) float64 scores of scaled inputs."""
-
-        def features(rows: slice, room: np.ndarray) -> np.ndarray:
-            self.map.compute(X[rows], room, ALONE)
-            return room
-
-        return self.scores_from(features, len(X), threads)
-
-    def scores_from(self, features: Features, count: int, threads: Threads) -> np.ndarray:
-        """The same of so many rows, whose features are to be had a batch at a time."""
-        out = np.empty((count, len(self.intercept)))
-        step = max(BATCH, -(-count // (4 * threads.count * BATCH)) * BATCH)  # some for each thread
-
-        def batches(first: int) -> None:
-            room = self.batch_features()
-            last = min(first + step, count)
-            for start in range(first, last, self.batch):
-                rows = slice(start, min(start + self.batch, last))
-                dot_rows(features(rows, room), rows.stop - start, self._coefficients, self.intercept, out[rows])
-
-        threads.each(batches, range(0, count, step))
-        return out
-
-    def batch_features(self) -> np.ndarray:
-        """Room for the features of one batch."""
-        return np.zeros((self.batch, self.width), self.map.precision.features)
-
-    def score_features(self, Z: np.ndarray, rows: int) -> np.ndarray:
-        """(rows, outputs) scores of the first rows of Z, features as the map writes them."""
-        out = np.empty((rows, len(self.intercept)))
-        dot_rows(Z, rows, self._coefficients, self.intercept, out)
-        return out

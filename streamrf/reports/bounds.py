@@ -19,7 +19,7 @@ from streamrf.features.build import build_fourier
 from streamrf.features.fourier import KINDS, kind_of
 from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.precision import make_precision
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.recipe import AUTO, Recipe
 from streamrf.reports.kernel_error import approximate_kernel
 from streamrf.support.errors import InputError

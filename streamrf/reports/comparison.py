@@ -16,12 +16,11 @@ from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.features.base import FeatureMap
 from streamrf.features.build import build_fourier
-from streamrf.features.fourier import KINDS, kind_of
+from streamrf.features.fourier import KINDS, Learning, kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel, make_kernel
-from streamrf.features.learning import Learning
 from streamrf.features.precision import make_precision
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import BINNING, Recipe
 from streamrf.reports.kernel_error import (

@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE
-from streamrf.features.binning.index_source import SlotSource
-from streamrf.features.binning.indexer import let_go, slot_maker
+from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE, BinIndexSource, end_run, indexer_of_run
 from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_values, scores
 from streamrf.features.settings import BINNING
@@ -105,8 +103,8 @@ class Binning(Solver):
         cache = run.plan.cache
         place, limit = (cache.place, cache.limit) if cache else ("nowhere", 0)
         key = secrets.token_hex(8)
-        self.maker = slot_maker(self.pipeline.scaling, self.map, key, self.recipe.nan, place, limit)
-        self.slots = SlotSource(run.source, self.maker)
+        self.indexer = indexer_of_run(self.pipeline.scaling, self.map, key, self.recipe.nan, place, limit)
+        self.bin_indices = BinIndexSource(run.source, self.indexer)
         self.spare: list[np.ndarray] = []
 
     @property
@@ -118,7 +116,7 @@ class Binning(Solver):
         try:
             return self._fit()
         finally:
-            self.passes.engine.everywhere(partial(let_go, self.maker.key))
+            self.passes.engine.everywhere(partial(end_run, self.indexer.key))
 
     def _fit(self) -> Fitted:
         kept = self.passes.kept if self.passes.kept and self.passes.kept.document else None
@@ -131,7 +129,7 @@ class Binning(Solver):
 
     @property
     def _bins(self) -> Bins:
-        return Bins(self.maker, self.pipeline.coding)
+        return Bins(self.indexer, self.pipeline.coding)
 
     def _first_pass(self) -> Opened:
         share, seed = self.run.plan.holdout, self.recipe.seed
@@ -195,8 +193,8 @@ class Binning(Solver):
         self, weights: Weights, sums: BinsState, calibration: Calibration | None, metrics: Any, steps: int, best: int
     ) -> Fitted:
         facts = {
-            "grids": self.map.grids, "slots": self.map.slots,
-            "steps": steps, "best_step": best, "cache": self.maker.cache.place, **_fullness(sums),
+            "grids": self.map.grids, "slots": self.map.buckets,
+            "steps": steps, "best_step": best, "cache": self.indexer.cache.place, **_fullness(sums),
         }  # fmt: skip
         metadata = {"holdout": metrics, "binning": facts}
         return Fitted(weights, sums.rows, sums.digest(), calibration, None, metadata)
@@ -256,7 +254,7 @@ def _rates(threads: int) -> tuple[float, float]:
     map = BinningMap.draw(GammaWidths(), 10, 16, 15, 0)
     with Threads(threads) as pool:
         indices = map.indices(X, threads=pool)
-        table = rng.integers(-1000, 1000, (1, 16, map.slots)).astype(np.int32)
+        table = rng.integers(-1000, 1000, (1, 16, map.buckets)).astype(np.int32)
         totals = np.zeros(table.shape, np.int64)
 
         def step() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.binning.normal import OccupiedSlots, scores
+from streamrf.features.binning.normal import OccupiedBuckets, scores
 from streamrf.features.targets import REGRESSION
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
 from streamrf.solvers.passes import Kept
@@ -48,7 +48,7 @@ class Opened:
 class Found:
     """What the search ended with."""
 
-    best: np.ndarray  # (k, P, slots)
+    best: np.ndarray  # (k, P, buckets)
     steps: int
     step: int  # at which the best was
 
@@ -62,7 +62,7 @@ class Steps:
     ) -> None:  # fmt: skip
         self.solver, self.sums, self.share = solver, sums, share
         self.document, self.arrays = {"stage": stage, **facts}, arrays
-        self.occupied = OccupiedSlots.of(sums.counts)
+        self.occupied = OccupiedBuckets.of(sums.counts)
         self.table = np.zeros(sums.totals.shape, np.int32)
         self.cg: ConjugateGradients | None = None
 
@@ -90,8 +90,8 @@ class Steps:
         solver = self.solver
         _, scale = self.occupied.integers(V, self.table)
         seed = solver.recipe.seed
-        statistic = BinsProduct(solver.maker, self.table, self.share, seed, solver.spare)
-        state = solver.passes.sum(statistic, self._title(), source=solver.slots)
+        statistic = BinsProduct(solver.indexer, self.table, self.share, seed, solver.spare)
+        state = solver.passes.sum(statistic, self._title(), source=solver.bin_indices)
         image = self.occupied.compress(state.totals) / scale
         solver.spare.append(state.totals)
         return image
@@ -109,20 +109,20 @@ class Steps:
 
 
 class Unseen:
-    """The rows that were held out, by their slots: the unexplained share of their variance."""
+    """The rows that were held out, by their bins: the unexplained share of their variance."""
 
     def __init__(self, solver: Binning, opening: Opened) -> None:
         assert opening.holdout is not None
         self.threads, self.reporter = solver.threads, solver.reporter
-        self.slots = solver.maker.make(opening.holdout.X, solver.threads)
+        self.indices = solver.indexer.indices(opening.holdout.X, solver.threads)
         self.deviations = opening.holdout.targets - solver.centre(opening.sums)
         squares = (self.deviations**2).sum(axis=0)
         weigh = solver.pipeline.coding.task == REGRESSION  # outputs in units of their own count alike
         self.weights = 1.0 / np.where(squares > 0, squares, 1.0) if weigh else np.ones(len(squares))
         self.total = max(float((squares * self.weights).sum()), np.finfo(np.float64).tiny)
 
-    def error(self, occupied: OccupiedSlots, V: np.ndarray) -> float:
-        predicted = scores(self.slots, occupied.expand(V, np.float32), self.threads).T
+    def error(self, occupied: OccupiedBuckets, V: np.ndarray) -> float:
+        predicted = scores(self.indices, occupied.expand(V, np.float32), self.threads).T
         error = float((((predicted - self.deviations) ** 2).sum(axis=0) * self.weights).sum() / self.total)
         self.reporter.note(f"hold-out squared error {error:.5f} of the variance")
         return error

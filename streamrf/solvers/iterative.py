@@ -11,8 +11,9 @@ import numpy as np
 
 from streamrf.data.row_cache import Remembered
 from streamrf.data.source import Block, Source
+from streamrf.features.base import Scorer, scored_width
 from streamrf.features.precision import make_precision
-from streamrf.features.scores import Scorer, batch_rows, scored_width
+from streamrf.features.scores import batch_rows
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Run, Solver
 from streamrf.solvers.judging import judge, shares, weighed

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.base import FeatureMap
+from streamrf.features.base import FeatureMap, Scorer
 from streamrf.features.pipeline import Pipeline
 from streamrf.features.scaling import Scaling
-from streamrf.features.scores import Scorer
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.calibration import Calibration

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from streamrf.features.base import FeatureMap
-from streamrf.features.scores import Scorer
+from streamrf.features.base import FeatureMap, Scorer
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import GramState

@@ -10,8 +10,8 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.engines.base import Pass
+from streamrf.features.base import Scorer
 from streamrf.features.pipeline import Pipeline
-from streamrf.features.scores import Scorer
 from streamrf.solvers.judging import wrong_classes
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import GramState

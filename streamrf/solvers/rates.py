@@ -10,7 +10,8 @@ import numpy as np
 import scipy.linalg as sla
 
 from streamrf.features.fourier.cosine import PackedCosines
-from streamrf.statistics.gram_kernels import LIMITS, Layout, choose_product
+from streamrf.features.precision import LIMITS
+from streamrf.statistics.gram_kernels import Layout, choose_product
 from streamrf.support.threads import Threads, seconds_of
 
 READ_RATE = 300e6  # bytes a second, assumed: planning reads no rows

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.binning.indexer import SlotMaker
+from streamrf.features.binning.index_cache import BinIndexer
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_counts, add_values, scores
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.statistics.base import CountedState, State, Statistic
@@ -21,8 +21,8 @@ from streamrf.support.threads import Threads
 class BinsState(CountedState):
     """What the right-hand side, the preconditioner and the intercept are made of."""
 
-    counts: np.ndarray  # (P, slots) int64: rows in each slot
-    totals: np.ndarray  # (k, P, slots) int64: their targets, in whole steps
+    counts: np.ndarray  # (P, buckets) int64: rows in each bucket
+    totals: np.ndarray  # (k, P, buckets) int64: their targets, in whole steps
     targets: np.ndarray  # (k,) int64: all targets, in whole steps
     rows: int = 0
 
@@ -53,25 +53,25 @@ class BinsState(CountedState):
 
 @dataclass
 class Bins(Statistic[BinsState]):
-    """The first pass; slots are kept on the way, for the passes that follow."""
+    """The first pass; bin indices are kept on the way, for the passes that follow."""
 
-    slots: SlotMaker
+    indexer: BinIndexer
     coding: TargetCoding
 
     piece_rows = ROWS_A_BLOCK
 
     def zero(self) -> BinsState:
-        grids, slots, outputs = self._shape
-        counts, totals = np.zeros((grids, slots), np.int64), np.zeros((outputs, grids, slots), np.int64)
+        grids, buckets, outputs = self._shape
+        counts, totals = np.zeros((grids, buckets), np.int64), np.zeros((outputs, grids, buckets), np.int64)
         return BinsState(counts, totals, np.zeros(outputs, np.int64))
 
     @property
     def _shape(self) -> tuple[int, int, int]:
-        return self.slots.map.grids, self.slots.map.slots, self.coding.outputs
+        return self.indexer.map.grids, self.indexer.map.buckets, self.coding.outputs
 
     def nbytes(self) -> int:
-        grids, slots, outputs = self._shape
-        return 8 * grids * slots * (outputs + 1)
+        grids, buckets, outputs = self._shape
+        return 8 * grids * buckets * (outputs + 1)
 
     def update(self, state: BinsState, block: Block, threads: Threads, skip: np.ndarray | None = None) -> None:
         """Add a block's rows, those that ``skip`` marks apart."""
@@ -79,19 +79,19 @@ class Bins(Statistic[BinsState]):
             raise InputError("random binning counts rows, which cannot have weights: use Fourier features (--map auto)")
         if not len(block):
             return
-        slots, steps = self.slots.make_and_keep(block, threads), whole_steps(self.coding, block.targets)
-        add_counts(slots, state.counts, threads)
+        indices, steps = self.indexer.indices_to_keep(block, threads), whole_steps(self.coding, block.targets)
+        add_counts(indices, state.counts, threads)
         if skip is not None:
             steps[:, skip] = 0
-            held = np.ascontiguousarray(slots[:, skip])
+            held = np.ascontiguousarray(indices[:, skip])
             add_values(held, np.full((1, held.shape[1]), -1), state.counts[None], threads)
-        add_values(slots, steps, state.totals, threads)
+        add_values(indices, steps, state.totals, threads)
         state.targets += steps.sum(axis=1)
         state.rows += len(block) - (0 if skip is None else int(skip.sum()))
 
     def load(self, arrays: dict[str, np.ndarray]) -> BinsState:
-        grids, slots, outputs = self._shape
-        shapes = {"counts": (grids, slots), "totals": (outputs, grids, slots), "targets": (outputs,), "rows": (1,)}
+        grids, buckets, outputs = self._shape
+        shapes = {"counts": (grids, buckets), "totals": (outputs, grids, buckets), "targets": (outputs,), "rows": (1,)}
         counts, totals, targets, rows = (_whole(arrays, f"bins.{name}", shape) for name, shape in shapes.items())
         return BinsState(counts, totals, targets, int(rows[0]))
 
@@ -106,7 +106,7 @@ def whole_steps(coding: TargetCoding, y: np.ndarray) -> np.ndarray:
 
 @dataclass
 class ProductState(State):
-    totals: np.ndarray  # (k, P, slots) int64
+    totals: np.ndarray  # (k, P, buckets) int64
 
     def __iadd__(self, other: ProductState) -> Self:
         self.totals += other.totals
@@ -122,10 +122,10 @@ class ProductState(State):
 
 @dataclass
 class BinsProduct(Statistic[ProductState]):
-    """Z'(Z table) over a ``SlotSource``, for an int32 table whose row sums fit 32 bits; held-out rows are not in it."""
+    """Z'(Z table) over a ``BinIndexSource``, for an int32 table whose row sums fit 32 bits, without held-out rows."""
 
-    slots: SlotMaker
-    table: np.ndarray  # (k, P, slots) int32
+    indexer: BinIndexer
+    table: np.ndarray  # (k, P, buckets) int32
     share: float
     seed: int
     spare: list[np.ndarray] = field(default_factory=list, repr=False)  # totals of an earlier pass, to be used again
@@ -143,16 +143,16 @@ class BinsProduct(Statistic[ProductState]):
         return 8 * self.table.size
 
     def update(self, state: ProductState, block: Block, threads: Threads) -> None:
-        slots = np.ascontiguousarray(block.X.T)
-        values = scores(slots, self.table, threads, np.int32)
+        indices = np.ascontiguousarray(block.X.T)
+        values = scores(indices, self.table, threads, np.int32)
         values[:, chosen_rows(block.index, self.share, self.seed)] = 0
-        add_values(slots, values, state.totals, threads)
+        add_values(indices, values, state.totals, threads)
 
     def load(self, arrays: dict[str, np.ndarray]) -> ProductState:
         return ProductState(_whole(arrays, "product.totals", self.table.shape))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BinsProduct, (self.slots, self.table, self.share, self.seed)
+        return BinsProduct, (self.indexer, self.table, self.share, self.seed)
 
 
 def _whole(arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:

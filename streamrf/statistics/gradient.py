@@ -17,12 +17,12 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.base import FeatureMap
+from streamrf.features.base import FeatureMap, Scorer
+from streamrf.features.precision import LIMITS
 from streamrf.features.scaling import Scaling
-from streamrf.features.scores import BATCH, BATCH_BYTES, Scorer
+from streamrf.features.scores import BATCH, BATCH_BYTES
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, Statistic
-from streamrf.statistics.gram_kernels.base import LIMITS
 from streamrf.statistics.kept_features import KeptFeatures
 from streamrf.statistics.pull_sums import PULL_BITS, add_pulls, add_whole_pulls
 from streamrf.statistics.row_weights import row_weights

@@ -18,8 +18,7 @@ from streamrf.features.base import FeatureMap
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, Statistic
-from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, Product, choose_product
-from streamrf.statistics.gram_kernels.pickling import ChosenThere
+from streamrf.statistics.gram_kernels import PRODUCT_ROWS, DeferredProduct, Layout, Product, choose_product
 from streamrf.statistics.row_weights import row_weights
 from streamrf.support.errors import FileFormatError, InputError, NumericalError
 from streamrf.support.threads import ALONE, Threads
@@ -75,7 +74,7 @@ class Gram(Statistic[GramState]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the product is chosen anew: what is right and fast depends on the CPU."""
-        return Gram, (self.scaling, self.map, self.coding, ChosenThere(self.map.precision.key), self.class_weights)
+        return Gram, (self.scaling, self.map, self.coding, DeferredProduct(self.map.precision.key), self.class_weights)
 
     @cached_property
     def layout(self) -> Layout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -49,22 +48,6 @@ class ColumnSums(State):
             "moments.squares": self.squares,
         }
 
-    def mean(self, column: int) -> float:
-        return exact_sum.divide(exact_sum.to_integer(self.sums[column]), self.rows << -exact_sum.SUM_ORIGIN)
-
-    def variance(self, column: int) -> float:
-        return exact_sum.divide(self._spread(column), self.rows**2 << -exact_sum.SQUARE_ORIGIN)
-
-    def std(self, column: int) -> float:
-        """By an integer square root with 64 bits to spare, so that tiny and huge columns keep their spread."""
-        root = math.isqrt(self._spread(column) << 128)
-        return exact_sum.divide(root, self.rows << (64 - exact_sum.SUM_ORIGIN))
-
-    def _spread(self, column: int) -> int:
-        """n sum(x^2) - sum(x)^2, exactly: no cancellation, and 0 for a constant column."""
-        total = exact_sum.to_integer(self.sums[column])
-        return self.rows * exact_sum.to_integer(self.squares[column]) - total**2
-
 
 @dataclass
 class MomentsState(State):
@@ -108,19 +91,19 @@ class MomentsState(State):
     def mean(self) -> np.ndarray:
         """The mean of each column, correctly rounded."""
         self._need_rows()
-        return np.array([self.exact.mean(j) for j in range(len(self.minimum))])
+        return exact_sum.column_means(self.exact.sums, self.rows)
 
     @property
     def variance(self) -> np.ndarray:
         """The mean squared deviation of each column, correctly rounded; 0 exactly where all values are equal."""
         self._need_rows()
-        return np.array([self.exact.variance(j) for j in range(len(self.minimum))])
+        return exact_sum.column_variances(self.exact.sums, self.exact.squares, self.rows)
 
     @property
     def std(self) -> np.ndarray:
         """The root of the variance, also where the variance itself is out of float64's range."""
         self._need_rows()
-        return np.array([self.exact.std(j) for j in range(len(self.minimum))])
+        return exact_sum.column_deviations(self.exact.sums, self.exact.squares, self.rows)
 
     def _need_rows(self) -> None:
         if self.rows <= 0:
@@ -173,16 +156,4 @@ def _add_rows(state: MomentsState, X: np.ndarray) -> None:
     exact_sum.add_columns(state.exact.sums, X)
     exact_sum.add_column_squares(state.exact.squares, X)
     state.exact.rows = len(X)
-    state.minimum[:] = X.min(axis=0)
-    state.maximum[:] = X.max(axis=0)
-    state.minimum += 0.0  # -0.0 becomes 0.0, of which the order of rows would choose one
-    state.maximum += 0.0
-    state.binary[:] = _only_zeros_and_ones(X, state.minimum, state.maximum)
-
-
-def _only_zeros_and_ones(X: np.ndarray, minimum: np.ndarray, maximum: np.ndarray) -> np.ndarray:
-    binary = np.isin(minimum, (0.0, 1.0)) & np.isin(maximum, (0.0, 1.0))
-    for j in np.flatnonzero(binary):
-        column = X[:, j]
-        binary[j] = bool(((column == 0) | (column == 1)).all())
-    return binary
+    state.minimum[:], state.maximum[:], state.binary[:] = exact_sum.column_ranges(X)

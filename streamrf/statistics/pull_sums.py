@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from streamrf.statistics.gram_kernels.base import LIMITS
+from streamrf.features.precision import LIMITS
 from streamrf.support.simd import (
     I16,
     I32,

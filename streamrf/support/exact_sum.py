@@ -11,6 +11,7 @@ Between two carries a limb grows by less than 2^32 a deposit and takes at most 3
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -158,3 +159,37 @@ def divide(numerator: int, denominator: int) -> float:
         return numerator / denominator  # Python rounds quotients of any two integers correctly
     except OverflowError:
         return float("inf") if numerator > 0 else float("-inf")
+
+
+# -- moments and ranges of columns
+
+
+def column_means(sums: np.ndarray, rows: int) -> np.ndarray:
+    """Means (d,) of so many rows, correctly rounded."""
+    return np.array([divide(to_integer(total), rows << -SUM_ORIGIN) for total in sums])
+
+
+def column_variances(sums: np.ndarray, squares: np.ndarray, rows: int) -> np.ndarray:
+    """Mean squared deviations (d,), correctly rounded; 0 exactly where all values are equal."""
+    return np.array([divide(spread, rows**2 << -SQUARE_ORIGIN) for spread in _spreads(sums, squares, rows)])
+
+
+def column_deviations(sums: np.ndarray, squares: np.ndarray, rows: int) -> np.ndarray:
+    """Roots of the variances (d,), by integer square roots with 64 bits to spare: tiny and huge columns keep them."""
+    roots = (math.isqrt(spread << 128) for spread in _spreads(sums, squares, rows))
+    return np.array([divide(root, rows << (64 - SUM_ORIGIN)) for root in roots])
+
+
+def _spreads(sums: np.ndarray, squares: np.ndarray, rows: int) -> list[int]:
+    """n sum(x^2) - sum(x)^2 of each column, exactly: no cancellation, and 0 for a constant column."""
+    pairs = zip(sums, squares, strict=True)
+    return [rows * to_integer(square) - to_integer(total) ** 2 for total, square in pairs]
+
+
+def column_ranges(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Smallest and largest value of each column of at least one row, and whether it has zeros and ones alone."""
+    minimum, maximum = (end.astype(np.float64) + 0.0 for end in (X.min(axis=0), X.max(axis=0)))  # -0.0 becomes 0.0
+    binary = np.isin(minimum, (0.0, 1.0)) & np.isin(maximum, (0.0, 1.0))
+    for j in np.flatnonzero(binary):
+        binary[j] = bool(((X[:, j] == 0) | (X[:, j] == 1)).all())
+    return minimum, maximum, binary

@@ -9,11 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import binding, ir
+from numba.core import base, types, typing
 from numpy.typing import DTypeLike
+
+# What intrinsics take and return. llvmlite and numba are not typed: these names are for the reader.
+Builder: TypeAlias = ir.IRBuilder
+Value: TypeAlias = ir.Value
+Signature: TypeAlias = typing.Signature
+Type: TypeAlias = types.Type
+Typing: TypeAlias = typing.Context
+Lowering: TypeAlias = base.BaseContext
+Codegen: TypeAlias = Callable[[Lowering, Builder, Signature, Sequence[Value]], Value]
+Intrinsic: TypeAlias = tuple[Signature, Codegen]
 
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 Turn = Callable[[ir.Value, list[ir.Value]], list[ir.Value]]  # one turn of a loop: (index, values) to new values

@@ -11,12 +11,13 @@ from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.engines.base import Engine, Pass
 from streamrf.features.base import FeatureMap
-from streamrf.features.build import build_fourier
+from streamrf.features.build import build_map
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.features.pipeline import Pipeline
 from streamrf.features.precision import make_precision
-from streamrf.features.scaling import Scaling, fit_scaling
+from streamrf.features.scaling import Scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.models.model import UntrainedModel
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
@@ -150,13 +151,13 @@ class Preparation:
             return binning
         kernel, start = make_kernel(recipe.kernel, length_scale=recipe.length_scale), time.monotonic()
         rows = slice(0, kind_of(recipe.map).rows)
-        map = build_fourier(
+        map = build_map(
             recipe.map, kernel, recipe.D, scaling.n_outputs, form=recipe.form, precision=make_precision(recipe.bits),
             seed=recipe.seed, sample=scaling.transform(sample.X[rows]), targets=coding.values(sample.targets[rows]),
             learning=recipe.learning(coding.task), metric=choice.metric,
         )  # fmt: skip
-        if map.frequencies.report:
-            told = {**map.frequencies.report, "seconds": time.monotonic() - start}
+        if map.report:
+            told = {**map.report, "seconds": time.monotonic() - start}
             self.metadata["learning"] = {**self.metadata.get("learning", {}), "map": told}
             self.reporter.note(f"learned {recipe.map} frequencies: {map_sentence(told)}")
         return map

@@ -10,10 +10,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from streamrf.features.base import FeatureMap
 from streamrf.features.binning.map import BinningMap
-from streamrf.features.build import build_fourier, default_kind
+from streamrf.features.build import build_map, default_kind
 from streamrf.features.fourier import kind_of
-from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.support.errors import InputError
@@ -91,13 +91,13 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _binning(self, kernel: Kernel, X: Any, seed: int) -> BinningMap:
         return BinningMap.draw(kernel, X.shape[1], self.n_components, SLOT_BITS, seed)
 
-    def _fourier(self, kernel: Kernel, X: Any, y: Any, seed: int) -> FourierMap:
+    def _fourier(self, kernel: Kernel, X: Any, y: Any, seed: int) -> FeatureMap:
         kind = default_kind(kernel, X.shape[1]) if self.map == "auto" else self.map
         known = kind_of(kind)
         if known.targets and y is None:
             raise InputError(f"map {kind!r} is aligned with targets: call fit(X, y), or choose another map")
         bits = ("float32" if known.structured else "float64") if self.bits == "auto" else self.bits
-        return build_fourier(
+        return build_map(
             kind, kernel, self.n_components, X.shape[1], form=self.form, precision=make_precision(bits), seed=seed,
             sample=_dense(X[:SAMPLE_ROWS]), targets=None if y is None else np.asarray(y)[:SAMPLE_ROWS],
         )  # fmt: skip
@@ -116,7 +116,7 @@ def _dense(X: Any) -> np.ndarray:
 def _slots(map: BinningMap, X: np.ndarray, threads: Threads) -> Any:
     """One entry a grid, at the slot of the row: rows share an entry with the probability that is the kernel."""
     slots = map.indices(np.ascontiguousarray(X, np.float32), threads=threads).T.astype(np.int64)
-    columns = slots + np.arange(map.grids) * map.slots
+    columns = slots + np.arange(map.grids) * map.buckets
     starts = np.arange(len(X) + 1) * map.grids
     values = np.full(columns.size, 1.0 / np.sqrt(map.grids), X.dtype)
-    return sparse.csr_matrix((values, columns.ravel(), starts), shape=(len(X), map.grids * map.slots))
+    return sparse.csr_matrix((values, columns.ravel(), starts), shape=(len(X), map.grids * map.buckets))

@@ -124,11 +124,11 @@ def _open(identity: str) -> Source:
 
 
 def _reopened(spec: dict[str, Any]) -> Source:
-    """The data, or the slots of its rows, which are made by what comes with the statistic."""
+    """The data, or the bin indices of its rows, which are made by what comes with the statistic."""
     data = spec["data"]
-    if not (isinstance(data, dict) and "slots" in data):
+    if not (isinstance(data, dict) and "bin_indices" in data):
         return open_source(**spec)
-    from streamrf.features.binning.index_source import reopen
+    from streamrf.features.binning.index_cache import reopen
 
     return reopen(data)
 

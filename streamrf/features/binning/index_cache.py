@@ -1,7 +1,7 @@
-"""A cache of slots by ranges of rows, in memory or in a temporary file, up to so many bytes.
+"""Bin indices of rows, kept between passes in memory or in a temporary file, and a source of them in place of the data.
 
-What is not in it is made again by whoever asks: it never changes a result. The file has no name, so that nothing is
-left of it when the process ends, however it ends.
+What is not in the cache is computed again by whoever asks: it never changes a result. The file has no name, so that
+nothing is left of it when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -9,41 +9,51 @@ from __future__ import annotations
 import os
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from streamrf.data.source import Span
-from streamrf.support.errors import StorageError
+from streamrf.data.pickling import StandIn
+from streamrf.data.screening import screen
+from streamrf.data.source import Block, Source, Span
+from streamrf.features.binning.map import BinningMap
+from streamrf.features.scaling import Scaling
+from streamrf.support.errors import InputError, MismatchError, StorageError
+from streamrf.support.threads import Threads
 
 MEMORY, DISK, NOWHERE = "memory", "disk", "nowhere"
 PLACES = (MEMORY, DISK, NOWHERE)
 MOST_READ = 1 << 30  # bytes at a time
+MOST_RUNS = 2  # runs whose bin indices a worker keeps at a time
+
+
+# -- the cache
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Slots (P, n) of the usable rows of a span; ``index`` numbers them, None where every row of the span is usable."""
+    """Bin indices (P, n) of the usable rows of a span; ``rows`` numbers them, None where every row is usable."""
 
     span: Span
-    slots: Callable[[], np.ndarray]
-    index: np.ndarray | None
+    indices: Callable[[], np.ndarray]
+    rows: np.ndarray | None
 
     def part(self, span: Span) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and row numbers of a span within this one; views, where the slots are in memory."""
-        slots = self.slots()
-        if self.index is None:
-            rows = slice(span.start - self.span.start, span.stop - self.span.start)
-            return slots[:, rows], np.arange(span.start, span.stop)
-        rows = slice(*np.searchsorted(self.index, [span.start, span.stop]))
-        return slots[:, rows], self.index[rows]
+        """Bin indices and row numbers of a span within this one; views, where they are in memory."""
+        indices = self.indices()
+        if self.rows is None:
+            inside = slice(span.start - self.span.start, span.stop - self.span.start)
+            return indices[:, inside], np.arange(span.start, span.stop)
+        inside = slice(*np.searchsorted(self.rows, [span.start, span.stop]))
+        return indices[:, inside], self.rows[inside]
 
 
-class SlotCache:
-    """Spans that do not overlap, each with its slots."""
+class BinIndexCache:
+    """Spans that do not overlap, each with its bin indices, up to so many bytes."""
 
     def __init__(self, place: str, limit: int) -> None:
         self.place, self.limit, self.bytes = place, limit if place != NOWHERE else 0, 0
@@ -51,16 +61,16 @@ class SlotCache:
         self._lock = Lock()
         self._file: IO[bytes] | None = None
 
-    def put(self, span: Span, slots: np.ndarray, index: np.ndarray | None = None) -> None:
-        """Keep the slots of a span, if there is room and none of its rows is here yet."""
-        size = slots.nbytes + (0 if index is None else index.nbytes)
+    def put(self, span: Span, indices: np.ndarray, rows: np.ndarray | None = None) -> None:
+        """Keep the bin indices of a span, if there is room and none of its rows is here yet."""
+        size = indices.nbytes + (0 if rows is None else rows.nbytes)
         with self._lock:
             at = self._after(span.start)
             free = (at == 0 or self._kept[at - 1].span.stop <= span.start) and (
                 at == len(self._kept) or span.stop <= self._kept[at].span.start
             )
-            if free and self.bytes + size <= self.limit and (fetch := self._stored(slots)):
-                self._kept.insert(at, Kept(span, fetch, index))
+            if free and self.bytes + size <= self.limit and (fetch := self._stored(indices)):
+                self._kept.insert(at, Kept(span, fetch, rows))
                 self.bytes += size
 
     def parts(self, span: Span) -> Iterator[tuple[Span, Kept | None]]:
@@ -81,7 +91,7 @@ class SlotCache:
             yield Span(row, span.stop), None
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Free everything."""
         with self._lock:
             self._kept, self.bytes = [], 0
             if self._file is not None:
@@ -91,21 +101,21 @@ class SlotCache:
     def _after(self, row: int) -> int:
         return bisect_right(self._kept, row, key=lambda kept: kept.span.start)
 
-    def _stored(self, slots: np.ndarray) -> Callable[[], np.ndarray] | None:
+    def _stored(self, indices: np.ndarray) -> Callable[[], np.ndarray] | None:
         if self.place == MEMORY:
-            return lambda: slots
+            return lambda: indices
         try:
-            return self._written(slots)
-        except OSError:  # the disk is full: what is on it is used, the rest is made anew
+            return self._written(indices)
+        except OSError:  # the disk is full: what is on it is used, the rest is computed each time
             self.limit = 0
             return None
 
-    def _written(self, slots: np.ndarray) -> Callable[[], np.ndarray]:
+    def _written(self, indices: np.ndarray) -> Callable[[], np.ndarray]:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="streamrf-slots-")  # noqa: SIM115 (closed by clear)
-        file, shape, dtype = self._file, slots.shape, slots.dtype
+            self._file = tempfile.TemporaryFile(prefix="streamrf-bins-")  # noqa: SIM115 (closed by clear)
+        file, shape, dtype = self._file, indices.shape, indices.dtype
         offset = file.seek(0, os.SEEK_END)
-        file.write(np.ascontiguousarray(slots).data)
+        file.write(np.ascontiguousarray(indices).data)
         file.flush()
 
         def fetch() -> np.ndarray:
@@ -116,11 +126,115 @@ class SlotCache:
         return fetch
 
 
-def _read_into(number: int, offset: int, room: np.ndarray) -> None:
+def _read_into(number: int, offset: int, buffer: np.ndarray) -> None:
     """One call reads 2 GB at most."""
     done = 0
-    while done < len(room):
-        count = os.preadv(number, [room[done : done + MOST_READ].data], offset + done)
+    while done < len(buffer):
+        count = os.preadv(number, [buffer[done : done + MOST_READ].data], offset + done)
         if not count:
-            raise StorageError(f"the cache of slots ends {len(room) - done:,} bytes too early: train again")
+            raise StorageError(f"the bin index cache ends {len(buffer) - done:,} bytes too early: train again")
         done += count
+
+
+# -- from rows to bin indices
+
+
+class BinIndexer:
+    """Scales and bins rows. In each process there is one for a run, known by the run's ``key``, with one cache."""
+
+    def __init__(
+        self, scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0
+    ) -> None:
+        self.scaling, self.map, self.key, self.nan = scaling, map, key, nan
+        self.cache = BinIndexCache(place, limit)
+        self._parts = scaling, map, key, nan, place, limit
+
+    def indices(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
+        """Bin indices (P, n) of rows as they are stored."""
+        return self.map.indices(self.scaling.transform(X, np.float32), threads=threads)
+
+    def indices_to_keep(self, block: Block, threads: Threads) -> np.ndarray:
+        """Bin indices of a block; kept, if its rows have no gaps: with gaps, it is not known which rows are missing."""
+        indices = self.indices(block.X, threads)
+        span = Span(int(block.index[0]), int(block.index[-1]) + 1)
+        if len(span) == len(block):
+            self.cache.put(span, indices)
+        return indices
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """In another process it is the one that is there already, with what it keeps."""
+        return indexer_of_run, self._parts
+
+
+_lock = Lock()
+_known: OrderedDict[str, BinIndexer] = OrderedDict()
+
+
+def indexer_of_run(
+    scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0
+) -> BinIndexer:
+    """The one of a run in this process, made if need be."""
+    with _lock:
+        if key not in _known:
+            _known[key] = BinIndexer(scaling, map, key, nan, place, limit)
+        _known.move_to_end(key)
+        while len(_known) > MOST_RUNS:  # whoever still uses it keeps it; nobody else does
+            _known.popitem(last=False)
+        return _known[key]
+
+
+def known_indexer(key: str) -> BinIndexer:
+    """The one of a run that is known here: it comes with every statistic that asks for bin indices."""
+    with _lock:
+        if key not in _known:
+            raise MismatchError("these bin indices belong to a run that this process does not know, or no longer")
+        return _known[key]
+
+
+def end_run(key: str) -> None:
+    """Forget the indexer of a run that is over, and free its cache."""
+    with _lock:
+        if key in _known:
+            _known.pop(key).cache.clear()
+
+
+# -- a source of bin indices
+
+
+class BinIndexSource(StandIn):
+    """The rows of a source with their bin indices (n, P) in place of inputs, and no targets. Rows that cannot be used
+    are left out already. A block's X is the transposed of an array (P, n), which is what the sums want."""
+
+    def __init__(self, source: Source, indexer: BinIndexer) -> None:
+        super().__init__(source)
+        self.indexer, self.n_features, self.n_outputs, self.has_weights = indexer, indexer.map.grids, 0, False
+        self.x_dtype, self.y_dtype, self.feature_names = np.dtype(np.uint32), None, None
+
+    def read(self, span: Span) -> Block:
+        parts = [self._part(part, kept) for part, kept in self.indexer.cache.parts(span)]
+        indices, rows = parts[0] if len(parts) == 1 else (np.concatenate(each, -1) for each in zip(*parts, strict=True))
+        return Block(indices.T, None, rows)
+
+    def _part(self, span: Span, kept: Kept | None) -> tuple[np.ndarray, np.ndarray]:
+        if kept is not None:
+            return kept.part(span)
+        block, dropped = screen(self.source.read(span), self.indexer.nan, self.source)
+        indices = self.indexer.indices(block.X)
+        self.indexer.cache.put(span, indices, block.index if dropped else None)
+        return indices, block.index
+
+    def read_targets(self, span: Span) -> np.ndarray:
+        raise InputError("bin indices have no targets")
+
+    def spec(self) -> dict[str, Any]:
+        return {"data": {"bin_indices": self.indexer.key, "of": self.source.spec()}}
+
+    def describe(self) -> str:
+        return f"bin indices of {self.source.describe()}"
+
+
+def reopen(spec: Mapping[str, Any]) -> BinIndexSource:
+    """The source that ``spec()["data"]`` described, in a process that has met a statistic of the same run."""
+    from streamrf.data.open import open_source
+
+    return BinIndexSource(open_source(**spec["of"]), known_indexer(spec["bin_indices"]))

@@ -1,7 +1,7 @@
 """Random binning (Rahimi & Recht): each of P random grids puts a row in one bin, and z(x) says which bins it is in.
 
 Two rows share the bin of a grid with probability k(x, y), so ``z(x)'z(y) / P`` estimates the kernel. Bins are hashed to
-2^bits slots a grid; a row is P slot numbers, and every sum over rows is a sum of integers.
+2^bits buckets a grid. A row is P bin indices, the numbers of its buckets, and every sum over rows is a sum of integers.
 ``docs/decisions/random-binning.md`` says what was measured and why it is so.
 """
 
@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from scipy import special
 
-from streamrf.features.base import FeatureMap, RowScorer
-from streamrf.features.binning.kernels import hash_rows, moved_scores
-from streamrf.features.kernels import make_kernel
+from streamrf.features.base import Arrays, FeatureMap, RowScorer
+from streamrf.features.binning.loops import hash_rows, moved_scores
+from streamrf.features.binning.normal import scores
+from streamrf.features.kernels import Laplacian, make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
+from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
 
 MAX_BITS = 30
 MAX_SHAPE = 1000
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, the step of splitmix64
 ROWS_A_TASK = 8192
+BLOCK_ROWS = 32_768  # rows whose bin indices are alive at once in a prediction
 
 
 class WidthLaw(Protocol):
@@ -61,10 +64,12 @@ def width_law(name: str) -> GammaWidths:
         except ValueError:
             found = 0.0
         if not 1 < found <= MAX_SHAPE:
-            raise InputError(f"--kernel {name}: bins:SHAPE with a shape above 1 and up to {MAX_SHAPE} is wanted")
+            raise InputError(f"--kernel {name}: the shape of bins:SHAPE must be above 1 and at most {MAX_SHAPE}")
         return GammaWidths(found)
     kernel = make_kernel(name)
     kernel.bin_widths(np.array([0.5]))  # refuses a kernel that cannot be binned, and says why
+    if not isinstance(kernel, Laplacian):
+        raise InputError(f"--kernel {name}: random binning has the kernels laplacian and bins:SHAPE")
     return GammaWidths(2.0)
 
 
@@ -72,7 +77,7 @@ def width_law(name: str) -> GammaWidths:
 class BinningMap(FeatureMap):
     """P grids: row x lies in cell ``floor((x - shift) / width)`` of each; an infinite width ignores its column.
 
-    As features, slots are zeros and a one for each grid; ``compute`` writes them out, which is for small maps alone.
+    As features, bin indices are zeros and a one for each grid; ``compute`` writes them out, for small maps alone.
     """
 
     kind = "binning"
@@ -87,22 +92,15 @@ class BinningMap(FeatureMap):
         if self.widths.ndim != 2 or self.widths.shape != self.shifts.shape:
             raise MismatchError(f"widths of shape {self.widths.shape} do not go with shifts of {self.shifts.shape}")
         if not 1 <= self.bits <= MAX_BITS:
-            raise InputError(f"a grid has 2^1 to 2^{MAX_BITS} slots, not 2^{self.bits}: choose fewer bits")
+            raise InputError(f"a grid has 2^1 to 2^{MAX_BITS} buckets, not 2^{self.bits}: choose fewer bits")
         if not (self.widths > 0).all():
             raise InputError(f"bin widths must be positive, and the smallest is {self.widths.min()}")
 
     @classmethod
     def draw(
-        cls,
-        kernel: WidthLaw,
-        d: int,
-        grids: int,
-        bits: int,
-        seed: int,
-        *,
-        metric: np.ndarray | None = None,
+        cls, kernel: WidthLaw, d: int, grids: int, bits: int, seed: int, *, metric: np.ndarray | None = None,
         bounds: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> BinningMap:
+    ) -> BinningMap:  # fmt: skip
         """Grids of a kernel. ``metric``, (d,) or (grids, d), multiplies the widths: a length scale for each column, or
         for each grid and column. Columns whose ``bounds`` (low, high) fall in one cell of a grid are ignored there.
         """
@@ -125,17 +123,17 @@ class BinningMap(FeatureMap):
         return len(self.widths)
 
     @property
-    def n_inputs(self) -> int:  # type: ignore[override]
+    def n_inputs(self) -> int:
         return self.widths.shape[1]
 
     @property
-    def n_features(self) -> int:  # type: ignore[override]
-        """Slots of all grids."""
+    def n_features(self) -> int:
+        """Buckets of all grids."""
         return self.grids << self.bits
 
     @property
-    def slots(self) -> int:
-        """Slots of one grid."""
+    def buckets(self) -> int:
+        """Buckets of one grid."""
         return 1 << self.bits
 
     @property
@@ -144,13 +142,13 @@ class BinningMap(FeatureMap):
         return np.isfinite(self.widths).sum(axis=1)
 
     def indices(self, X: np.ndarray, out: np.ndarray | None = None, threads: Threads | None = None) -> np.ndarray:
-        """The slot of each row in each grid, (P, n) uint32: ``out``, if there is one."""
+        """The bin index of each row in each grid, (P, n) uint32: ``out``, if there is one."""
         out = np.empty((self.grids, len(X)), np.uint32) if out is None else out
         self._hash(X, self.bits, out, threads)
         return out
 
     def keys(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
-        """The 64-bit hash of each row's cell in each grid, (P, n): its top bits are the slot."""
+        """The 64-bit hash of each row's cell in each grid, (P, n): its top bits are the bin index."""
         out = np.empty((self.grids, len(X)), np.uint64)
         self._hash(X, 64, out, threads)
         return out
@@ -160,7 +158,7 @@ class BinningMap(FeatureMap):
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
             raise MismatchError(f"the grids are for {self.n_inputs} columns, and the rows have shape {X.shape}")
         if out.shape != (self.grids, len(X)):
-            raise MismatchError(f"the slots of {len(X)} rows take shape {(self.grids, len(X))}, not {out.shape}")
+            raise MismatchError(f"the bin indices of {len(X)} rows take shape {(self.grids, len(X))}, not {out.shape}")
 
         def work(start: int) -> None:
             hash_rows(X, start, min(start + ROWS_A_TASK, len(X)), *self._compiled, bits, out)
@@ -173,17 +171,13 @@ class BinningMap(FeatureMap):
             threads.each(work, starts)
 
     def sensitivity(self, X: np.ndarray, table: np.ndarray, moves: np.ndarray) -> np.ndarray:
-        """Mean square change (d,) of the scores by ``table`` (k, P, slots) as column j of X becomes ``moves[:, j]``."""
+        """Mean square change (d,) of the scores by a table (k, P, buckets) as column j of X becomes ``moves[:, j]``."""
         X, moves = np.ascontiguousarray(X, np.float32), np.ascontiguousarray(moves, np.float32)
         totals = np.zeros(self.n_inputs)
         moved_scores(X, moves, *self._compiled, self.bits, table, totals)
         return totals / max(1, len(X))
 
     # -- as any other feature map
-
-    @property
-    def width(self) -> int:
-        return self.n_features
 
     @property
     def amplitudes(self) -> np.ndarray:
@@ -195,22 +189,20 @@ class BinningMap(FeatureMap):
         np.put_along_axis(out[: len(X)], columns, 1, axis=1)
 
     def scorer(self, coefficients: np.ndarray, intercept: np.ndarray) -> RowScorer:
-        from streamrf.features.binning.scores import BinningScorer
-
         return BinningScorer(self, coefficients, intercept)
 
-    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def to_parts(self) -> tuple[JSON, Arrays]:
         document = {"kind": self.kind, "bits": self.bits, "seed": self.seed}
         return document, {"binning.widths": self.widths, "binning.shifts": self.shifts}
 
     @classmethod
-    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> BinningMap:
+    def from_parts(cls, document: JSON, arrays: Arrays) -> BinningMap:
         """Takes no memory that the file does not fill: tables are arrays of their own, with their sizes."""
         widths, shifts = arrays["binning.widths"], arrays["binning.shifts"]
         bits, seed = document["bits"], document["seed"]
         if type(bits) is not int or type(seed) is not int or widths.dtype != np.float32 or shifts.dtype != np.float32:
             raise FileFormatError(
-                "the model's grids are damaged: whole bits and seed, float32 widths and shifts are wanted"
+                "the model's grids are damaged: bits and seed must be whole, widths and shifts float32"
             )
         if not widths.size or not np.isfinite(shifts).all() or np.isnan(widths).any():
             raise FileFormatError(
@@ -237,6 +229,31 @@ class BinningMap(FeatureMap):
         return starts, column, self.shifts[at], self._inverse[at], low[at], high[at]
 
 
+# -- predictions
+
+
+class BinningScorer:
+    """Tables of float32 weights; a row's score is summed in float64, grid after grid, whatever the block."""
+
+    def __init__(self, map: BinningMap, coefficients: np.ndarray, intercept: np.ndarray) -> None:
+        self.map = map
+        self.intercept = np.asarray(intercept, np.float64)
+        tables = np.ascontiguousarray(coefficients.T, np.float32)
+        self.table = tables.reshape(len(self.intercept), map.grids, map.buckets)
+
+    def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
+        """(n, outputs) float64 scores of scaled inputs."""
+        out = np.empty((len(X), len(self.intercept)))
+        for start in range(0, len(X), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            self.score_indices(self.map.indices(X[rows], threads=threads), out[rows], threads)
+        return out
+
+    def score_indices(self, indices: np.ndarray, out: np.ndarray, threads: Threads) -> None:
+        """Scores (n, outputs) of rows whose bin indices (P, n) are known."""
+        np.add(scores(indices, self.table, threads).T, self.intercept, out=out)
+
+
 def hash_multipliers(seed: int, grids: int, d: int) -> tuple[np.ndarray, np.ndarray]:
     """Two odd 32-bit multipliers for each grid and column: the halves of splitmix64 started at the seed."""
     golden = np.uint64(GOLDEN)
@@ -249,30 +266,30 @@ def hash_multipliers(seed: int, grids: int, d: int) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How full the slots of each grid are with a sample of rows."""
+    """How full the buckets of each grid are with a sample of rows."""
 
     rows: int
-    slots: int
+    buckets: int
     cells: np.ndarray  # (P,) different cells, told apart by their 64-bit hashes
-    occupied: np.ndarray  # (P,) different slots they fall in
+    occupied: np.ndarray  # (P,) different buckets they fall in
 
     @property
     def colliding(self) -> float:
-        """Share of cells that share a slot with an earlier one."""
+        """Share of cells that share a bucket with an earlier one."""
         return 1.0 - float(self.occupied.sum() / self.cells.sum())
 
     def describe(self) -> str:
         """One line for people."""
-        full = self.occupied / self.slots
+        full = self.occupied / self.buckets
         return (
             f"{self.cells.mean():,.0f} bins a grid ({self.cells.min():,} to {self.cells.max():,}) "
-            f"in {self.slots:,} slots: {full.mean():.0%} of them occupied, {self.colliding:.1%} of bins collide"
+            f"in {self.buckets:,} buckets: {full.mean():.0%} of them occupied, {self.colliding:.1%} of bins collide"
         )
 
 
 def occupancy(map: BinningMap, X: np.ndarray, threads: Threads | None = None) -> Occupancy:
-    """Bins and occupied slots of the rows X: what hashing costs."""
+    """Bins and occupied buckets of the rows X: what hashing costs."""
     keys = map.keys(X, threads)
     cells = np.array([len(np.unique(row)) for row in keys])
     occupied = np.array([len(np.unique(row >> np.uint64(64 - map.bits))) for row in keys])
-    return Occupancy(len(X), map.slots, cells, occupied)
+    return Occupancy(len(X), map.buckets, cells, occupied)

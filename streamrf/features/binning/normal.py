@@ -1,8 +1,8 @@
 """The normal equations of random binning as passes over rows: counts, Z'Y, and (Z'Z) V without forming Z'Z.
 
-A table holds a value for each output, grid and slot, (k, P, slots). Conjugate gradients see its m occupied slots alone,
-(k, m). Directions are rounded to integers so small that a row's sum over grids fits 32 bits; sums over rows take 64:
-every pass is exact, and the same in any order and on any number of workers.
+A table holds a value for each output, grid and bucket, (k, P, buckets). Conjugate gradients see the m occupied buckets
+alone, (k, m). Directions are rounded to integers so small that a row's sum over grids fits 32 bits; sums over rows take
+64: every pass is exact, and the same in any order and on any number of workers.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.features.binning.kernels import add_to_slots, count_slots, gather, look_up, scatter, scatter_rounded
+from streamrf.features.binning.loops import add_to_buckets, count_buckets, gather, look_up, scatter, scatter_rounded
 from streamrf.support.errors import DataError, MismatchError, NumericalError
 from streamrf.support.threads import Threads
 
-ROWS_A_BLOCK = 131_072  # rows indexed, looked up and summed at once: the more, the oftener a slot is found in cache
+ROWS_A_BLOCK = 131_072  # rows indexed, looked up and summed at once: the more, the oftener a bucket is found in cache
 
 
 def scores(indices: np.ndarray, table: np.ndarray, threads: Threads, dtype: type = np.float64) -> np.ndarray:
-    """Z V: for each output and row the sum over grids of its slots' values, (k, n)."""
+    """Z V: for each output and row the sum over grids of its buckets' values, (k, n)."""
     rows = indices.shape[1]
     out: np.ndarray = np.empty((len(table), rows), dtype)
     share = max(1, -(-rows // threads.count))  # one part a thread: long parts, for the sake of the cache
@@ -34,18 +34,18 @@ def scores(indices: np.ndarray, table: np.ndarray, threads: Threads, dtype: type
 
 
 def add_values(indices: np.ndarray, values: np.ndarray, totals: np.ndarray, threads: Threads) -> None:
-    """``totals += Z'values``: integers (k, n) into int64 (k, P, slots). A thread takes whole grids: none is shared."""
+    """``totals += Z'values``: integers (k, n) into int64 (k, P, buckets). Threads take whole grids."""
 
     def work(grid: int) -> None:
         for row, sums in zip(values, totals, strict=True):
-            add_to_slots(indices, row, grid, sums)
+            add_to_buckets(indices, row, grid, sums)
 
     threads.each(work, range(len(indices)))
 
 
 def add_counts(indices: np.ndarray, counts: np.ndarray, threads: Threads) -> None:
-    """Add each row to the counts (P, slots) of its slots: the diagonal of Z'Z."""
-    threads.each(lambda grid: count_slots(indices, grid, counts), range(len(indices)))
+    """Add each row to the counts (P, buckets) of its buckets: the diagonal of Z'Z."""
+    threads.each(lambda grid: count_buckets(indices, grid, counts), range(len(indices)))
 
 
 def add_product(indices: np.ndarray, table: np.ndarray, totals: np.ndarray, threads: Threads) -> None:
@@ -54,22 +54,22 @@ def add_product(indices: np.ndarray, table: np.ndarray, totals: np.ndarray, thre
 
 
 @dataclass(frozen=True, eq=False)
-class OccupiedSlots:
-    """Which slots have rows, and how values of these alone, (k, m), become tables of all, (k, P, slots), and back."""
+class OccupiedBuckets:
+    """Which buckets have rows, and how values of these, (k, m), become tables of all, (k, P, buckets), and back."""
 
     grids: int
-    slots: int
-    positions: np.ndarray  # (m,) int64, increasing: grid * slots + slot
+    buckets: int
+    positions: np.ndarray  # (m,) int64, increasing: grid * buckets + bucket
     starts: np.ndarray  # (grids,) where each grid's positions begin; no grid is without any
 
     @classmethod
-    def of(cls, counts: np.ndarray) -> OccupiedSlots:
-        """From the counts (P, slots) of at least one row."""
+    def of(cls, counts: np.ndarray) -> OccupiedBuckets:
+        """From the counts (P, buckets) of at least one row."""
         if not counts.any():
             raise DataError("random binning needs at least one row, and there is none")
-        grids, slots = counts.shape
+        grids, buckets = counts.shape
         positions = np.flatnonzero(counts)
-        return cls(grids, slots, positions, np.searchsorted(positions, np.arange(grids) * slots))
+        return cls(grids, buckets, positions, np.searchsorted(positions, np.arange(grids) * buckets))
 
     def compress(self, table: np.ndarray) -> np.ndarray:
         """The occupied entries of a table, as (k, m) float64."""
@@ -79,11 +79,11 @@ class OccupiedSlots:
         return out
 
     def expand(self, V: np.ndarray, dtype: type) -> np.ndarray:
-        """The table with V in its occupied slots, and 0 elsewhere."""
-        table: np.ndarray = np.zeros((len(V), self.grids * self.slots), dtype)
+        """The table with V in its occupied buckets, and 0 elsewhere."""
+        table: np.ndarray = np.zeros((len(V), self.grids * self.buckets), dtype)
         for values, entries in zip(V, table, strict=True):
             scatter(values, self.positions, entries)
-        return table.reshape(len(V), self.grids, self.slots)
+        return table.reshape(len(V), self.grids, self.buckets)
 
     def exponents(self, V: np.ndarray, spare: int = 0) -> np.ndarray:
         """For each output, (k, 1), the largest e at which no row's sum of ``rint(V 2^e)`` can leave 32 bits."""
@@ -101,23 +101,23 @@ class OccupiedSlots:
     def integers(self, V: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The int32 table of V times the powers of two (k, 1) that come with it; ``out`` is 0 where nothing is."""
         scale = np.exp2(self.exponents(V))
-        table = np.zeros((len(V), self.grids, self.slots), np.int32) if out is None else out
+        table = np.zeros((len(V), self.grids, self.buckets), np.int32) if out is None else out
         for values, factor, entries in zip(V, scale[:, 0], table.reshape(len(V), -1), strict=True):
             scatter_rounded(values, factor, self.positions, entries)
         return table, scale
 
 
 class BinningNormal:
-    """Rows' slot numbers held in memory, block by block, with the sums that conjugate gradients ask for."""
+    """Rows' bin indices held in memory, block by block, with the sums that conjugate gradients ask for."""
 
-    def __init__(self, blocks: Iterable[np.ndarray], slots: int, threads: Threads) -> None:
+    def __init__(self, blocks: Iterable[np.ndarray], buckets: int, threads: Threads) -> None:
         self.blocks, self.threads = list(blocks), threads
         grids = len(self.blocks[0]) if self.blocks else 0
-        self.counts = np.zeros((grids, slots), np.int64)
+        self.counts = np.zeros((grids, buckets), np.int64)
         for indices in self.blocks:
             add_counts(indices, self.counts, threads)
-        self.occupied = OccupiedSlots.of(self.counts)
-        self._totals = np.empty((1, grids, slots), np.int64)  # kept: new pages for every pass would cost a third of it
+        self.occupied = OccupiedBuckets.of(self.counts)
+        self._totals = np.empty((1, grids, buckets), np.int64)  # kept: new pages cost a third of a pass
 
     @property
     def rows(self) -> int:

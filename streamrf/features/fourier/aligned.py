@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies
-from streamrf.support.errors import InputError
+from streamrf.features.fourier.frequencies import Draw, Frequencies, map_kind
 
 POOL = 8  # draws for each frequency that is kept
 RADIUS = 1.0  # chi-square divergence from uniform weights
@@ -84,14 +83,13 @@ def systematic(rng: np.random.Generator, pi: np.ndarray, F: int) -> np.ndarray:
     return np.searchsorted(passed, rng.random() + np.arange(F), side="right")
 
 
+@map_kind("aligned", "draws and weights aligned with the targets", sample="needed", targets=True)
 def draw_aligned(request: Draw) -> Frequencies:
-    X = request.rows("aligned")[:ROWS]
-    if request.targets is None:
-        raise InputError("aligned frequencies are fitted to targets and there are none: give them, or use weighted")
+    X, T = request.rows()[:ROWS], target_columns(request.labels()[:ROWS])
     rng, F = request.rng(), request.F
     W = request.kernel.sample(rng, POOL * F, request.d)
-    q = _weights_of_enough(alignments(X, target_columns(request.targets[:ROWS]), W), F)
+    q = _weights_of_enough(alignments(X, T, W), F)
     pi = inclusion(q, F)
     taken = systematic(rng, pi, F)
     weights = q[taken] / pi[taken]
-    return Frequencies(W[taken], weights / weights.sum(), "aligned")
+    return Frequencies(W[taken], weights / weights.sum())

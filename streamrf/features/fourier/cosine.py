@@ -10,16 +10,33 @@ for any size of ``t``. With ``g = 1/4 - |t|`` the cosine is ``sin(2 pi g)``, an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core.types import Array
 from numba.extending import intrinsic
+from numpy.typing import DTypeLike
 
-from streamrf.support.simd import I64, aligned_empty, call, constant, counted_loop, lanes, splat
+from streamrf.support.simd import (
+    I64,
+    Builder,
+    Codegen,
+    Intrinsic,
+    Lowering,
+    Signature,
+    Type,
+    Typing,
+    Value,
+    aligned_empty,
+    call,
+    constant,
+    counted_loop,
+    lanes,
+    splat,
+)
 from streamrf.support.threads import Threads
 
 ROWS, VECTORS = 4, 3  # one tile: 12 accumulators, 3 vectors of frequencies, 1 input: the 16 registers of AVX2
@@ -43,7 +60,7 @@ SINE = {
 SINE_32 = SINE["float"]
 
 
-def _cosine_of_turns(builder: Any, t: Any) -> Any:
+def _cosine_of_turns(builder: Builder, t: Value) -> Value:
     """cos(2 pi t), lane by lane."""
     kind = t.type
     wrapped = builder.fsub(t, call(builder, "llvm.rint", kind, t))
@@ -56,7 +73,7 @@ def _cosine_of_turns(builder: Any, t: Any) -> Any:
     return builder.fmul(series, g)
 
 
-def _store(builder: Any, value: Any, scale: Any, pointer: Any, element: Any) -> None:
+def _store(builder: Builder, value: Value, scale: Value, pointer: Value, element: ir.Type) -> None:
     """Write ``value`` as it is, or scaled and rounded to the nearest integer where the features are integers."""
     if isinstance(element, ir.IntType):
         kind = value.type
@@ -66,10 +83,10 @@ def _store(builder: Any, value: Any, scale: Any, pointer: Any, element: Any) -> 
     builder.store(value, address, align=1)
 
 
-def _tile_of(rows: int) -> Callable[..., Any]:
+def _tile_of(rows: int) -> Codegen:
     """The intrinsic that computes ``rows`` rows by one tile of features."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Lowering, builder: Builder, signature: Signature, args: Sequence[Value]) -> Value:
         x, x_stride, w, b, depth, scale, out, out_stride = args[:8]
         real = context.get_value_type(signature.args[8].dtype)
         element = context.get_value_type(signature.args[9].dtype)
@@ -78,13 +95,13 @@ def _tile_of(rows: int) -> Callable[..., Any]:
         item = ir.Constant(I64, width * (4 if isinstance(real, ir.FloatType) else 8))
         span = ir.Constant(I64, item.constant * VECTORS)
 
-        def load(base: Any, index: int) -> Any:
+        def load(base: Value, index: int) -> Value:
             address = builder.add(base, ir.Constant(I64, item.constant * index))
             return builder.load(builder.inttoptr(address, kind.as_pointer()), align=item.constant)
 
         start = [load(b, v) for v in range(VECTORS)] * rows
 
-        def turn(k: Any, sums: list[Any]) -> list[Any]:
+        def turn(k: Value, sums: list[Value]) -> list[Value]:
             weights_at = builder.add(w, builder.mul(k, span))
             weights = [load(weights_at, v) for v in range(VECTORS)]
             after = []
@@ -110,24 +127,49 @@ def _tile_of(rows: int) -> Callable[..., Any]:
     return codegen
 
 
+def _intrinsic(rows: int, X: Array, Z: Array) -> Intrinsic:
+    i = types.intp
+    return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(rows)
+
+
 @intrinsic
 def _four_rows(
-    typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any
-) -> Any:
-    i = types.intp
-    return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(ROWS)
+    typing: Typing,
+    x: Type,
+    xs: Type,
+    w: Type,
+    b: Type,
+    depth: Type,
+    scale: Type,
+    out: Type,
+    os: Type,
+    X: Array,
+    Z: Array,
+) -> Intrinsic:  # fmt: skip
+    return _intrinsic(ROWS, X, Z)
 
 
 @intrinsic
 def _one_row(
-    typing: Any, x: Any, xs: Any, w: Any, b: Any, depth: Any, scale: Any, out: Any, os: Any, X: Any, Z: Any
-) -> Any:
-    i = types.intp
-    return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(1)
+    typing: Typing,
+    x: Type,
+    xs: Type,
+    w: Type,
+    b: Type,
+    depth: Type,
+    scale: Type,
+    out: Type,
+    os: Type,
+    X: Array,
+    Z: Array,
+) -> Intrinsic:  # fmt: skip
+    return _intrinsic(1, X, Z)
 
 
 @njit(cache=True, nogil=True)
-def _cosines(X: Any, W: Any, b: Any, scale: Any, first: int, last: int, out: Any) -> None:
+def _cosines(
+    X: np.ndarray, W: np.ndarray, b: np.ndarray, scale: np.floating, first: int, last: int, out: np.ndarray
+) -> None:
     """Features of rows ``first:last``: inputs X (n, d), frequencies W (tiles, d, width) and phases b in turns."""
     tiles, depth, width = W.shape
     x, w, phase, z = X.ctypes.data, W.ctypes.data, b.ctypes.data, out.ctypes.data
@@ -162,7 +204,7 @@ class PackedCosines:
     count: int  # features asked for; the last tile may hold more
 
     @classmethod
-    def pack(cls, frequencies: np.ndarray, phases: np.ndarray, dtype: Any) -> PackedCosines:
+    def pack(cls, frequencies: np.ndarray, phases: np.ndarray, dtype: DTypeLike) -> PackedCosines:
         """From frequencies (F, d) in radians per unit and phases (F,) in radians."""
         count, d = frequencies.shape
         width = tile_width(dtype)
@@ -197,7 +239,7 @@ class PackedCosines:
 
 
 @njit(cache=True, nogil=True)
-def wrap_projections(T: Any, b: Any, scale: Any, out: Any) -> None:
+def wrap_projections(T: np.ndarray, b: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Features of projections T (n, F) made elsewhere, in radians, with phases b (R F,) in turns: R features each."""
     turn = np.float32(1 / (2 * np.pi))
     rounded = out.itemsize < 4
@@ -219,6 +261,6 @@ def wrap_projections(T: Any, b: Any, scale: Any, out: Any) -> None:
                 features[j] = np.rint(c * scale) if rounded else c
 
 
-def tile_width(dtype: Any) -> int:
+def tile_width(dtype: DTypeLike) -> int:
     """Features in one tile."""
     return VECTORS * (lanes() if np.dtype(dtype) == np.float32 else lanes() // 2)

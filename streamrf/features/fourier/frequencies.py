@@ -1,16 +1,47 @@
-"""What every way of drawing frequencies takes and gives."""
+"""Frequencies of Fourier features, and the registry of the kinds of maps that can be asked for by name.
+
+To add a kind, write a function from a ``Draw`` to ``Frequencies`` and decorate it::
+
+    @map_kind("toy", "one line that says what it is")
+    def draw_toy(request: Draw) -> Frequencies:
+        return evenly(request.kernel.sample(request.rng(), request.F, request.d))
+
+The command line, recipes and model files then know the name, in every process that has imported the module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
 
-from streamrf.features.fourier.projection import StructuredProjection
+from streamrf.features.base import Arrays, FeatureMap
+from streamrf.features.fourier.hadamard import StructuredProjection
 from streamrf.features.kernels import Kernel
-from streamrf.features.learning import UNTOLD, Learning
+from streamrf.features.precision import Precision, make_precision
 from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.storage.safejson import JSON
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the learning of a map may be told. None leaves the choice to the map.
+
+    ``landmarks``, ``iterations``, ``steps`` and ``decay`` are n, T, S and lambda of Li et al. (2019).
+    """
+
+    landmarks: int | None = None  # rows that are compared with one another at a step
+    iterations: int | None = None  # times that weights (or the machine) are fitted again
+    steps: int | None = None  # of descent after each fit
+    decay: float | None = None  # of the weights, times the number of frequencies
+    eta: float | None = None  # share of the kernel loss in a loss that has targets
+    loss: str | None = None  # of the prediction: squared, hinge, logistic
+    task: str | None = None  # regression or classification; told from the targets if it is not given
+
+
+UNTOLD, DOUBLE = Learning(), make_precision("float64")
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -20,8 +51,9 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Draw:
-    """A request for F frequencies of d columns; ``sample`` and ``targets`` are for kinds that look at data."""
+    """A request for F frequencies of d columns; ``sample`` and ``targets`` are for kinds that are fitted to data."""
 
+    kind: str
     kernel: Kernel
     F: int
     d: int
@@ -29,12 +61,13 @@ class Draw:
     sample: np.ndarray | None = None  # (n, d) rows, scaled as the map's inputs will be
     targets: np.ndarray | None = None  # (n,) or (n, k)
     learning: Learning = UNTOLD
+    precision: Precision = DOUBLE  # of the features, for kinds that draw a whole map
 
     def __post_init__(self) -> None:
         if self.F < 1 or self.d < 1:
             raise InputError(f"a map needs at least one frequency and one column, not {self.F} and {self.d}")
         if self.sample is not None and (self.sample.ndim != 2 or self.sample.shape[1] != self.d):
-            raise InputError(f"the sample has shape {self.sample.shape}: rows of {self.d} columns are wanted")
+            raise InputError(f"the sample has shape {self.sample.shape}: it must have rows of {self.d} columns")
         if self.sample is not None and self.targets is not None and len(self.sample) != len(self.targets):
             raise InputError(f"the sample has {len(self.sample)} rows and {len(self.targets)} targets: give one each")
 
@@ -42,11 +75,22 @@ class Draw:
         """The stream that frequencies come from: the same for every kind, so that kinds can be compared."""
         return stream(self.seed, "frequencies")
 
-    def rows(self, kind: str) -> np.ndarray:
-        """The sample, which this kind cannot do without."""
+    def rows(self) -> np.ndarray:
+        """The sample, for a kind that needs one."""
         if self.sample is None or len(self.sample) < 2:
-            raise InputError(f"{kind} frequencies are fitted to a sample of at least two rows: give one, or use mc")
+            raise InputError(
+                f"{self.kind} frequencies are fitted to a sample of at least two rows: give one, or use mc"
+            )
         return np.asarray(self.sample, dtype=np.float64)
+
+    def labels(self) -> np.ndarray:
+        """The targets, for a kind that needs them."""
+        if self.targets is None:
+            raise InputError(
+                f"{self.kind} frequencies are fitted to targets and there are none: give them, or use weighted or"
+                " ekal-cluster"
+            )
+        return self.targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +102,9 @@ class Frequencies:
 
     W: np.ndarray | None
     weights: np.ndarray
-    kind: str
     factors: StructuredProjection | None = None
-    report: dict[str, Any] = field(default_factory=dict)  # how learning went, where there was any; not kept in files
+    kind: str = ""  # ``draw`` sets it
+    report: JSON = field(default_factory=dict)  # how learning went, where there was any; not kept in files
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -68,11 +112,17 @@ class Frequencies:
     @property
     def d(self) -> int:
         """Columns of the inputs."""
-        return self.factors.d if self.W is None else self.W.shape[1]  # type: ignore[union-attr]
+        return self.structure.d if self.W is None else self.W.shape[1]
 
     def dense(self) -> np.ndarray:
         """The frequencies as (F, d) float64, whatever the kind."""
-        return self.factors.dense() if self.W is None else self.W  # type: ignore[union-attr]
+        return self.structure.dense() if self.W is None else self.W
+
+    @property
+    def structure(self) -> StructuredProjection:
+        """The factors, of frequencies that are not a matrix."""
+        assert self.factors is not None
+        return self.factors
 
     def stretched(self, factor: np.ndarray) -> Frequencies:
         """The same kernel of inputs multiplied by ``factor``: w'(Lx) = (Lw)'x, so that the metric is in W and nowhere
@@ -84,29 +134,22 @@ class Frequencies:
             )
         return replace(self, W=apply_factor(self.W, factor))
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> Arrays:
         """Named arrays for a model file, from which ``from_arrays`` makes equal frequencies."""
-        parts = {"W": self.W} if self.factors is None else self.factors.arrays()
-        return {"weights": self.weights, **parts}  # type: ignore[dict-item]
+        parts = self.structure.arrays() if self.W is None else {"W": self.W}
+        return {"weights": self.weights, **parts}
 
     @classmethod
-    def from_arrays(cls, kind: str, arrays: dict[str, np.ndarray]) -> Frequencies:
+    def from_arrays(cls, kind: str, arrays: Arrays) -> Frequencies:
         """The frequencies that ``arrays()`` described; arrays that do not fit together are a FileFormatError."""
-        parts = dict(arrays)
-        weights = _taken(parts, "weights")
-        W = parts.get("W")
-        factors = StructuredProjection.from_arrays(parts) if W is None else None
-        count = len(factors.scale) if factors is not None else len(W)  # type: ignore[arg-type]
-        if weights.shape != (count,) or (W is not None and W.ndim != 2):
-            raise FileFormatError(f"the map's frequencies are damaged: {count} of them and weights {weights.shape}")
-        return cls(W, weights, kind, factors)
-
-
-def _taken(parts: dict[str, np.ndarray], name: str) -> np.ndarray:
-    try:
-        return parts.pop(name)
-    except KeyError:
-        raise FileFormatError(f"the map's frequencies are damaged: array {name!r} is missing") from None
+        if "weights" not in arrays:
+            raise FileFormatError("the map's frequencies are damaged: array 'weights' is missing")
+        weights, W = arrays["weights"], arrays.get("W")
+        factors = StructuredProjection.from_arrays(arrays) if W is None else None
+        shape = np.asarray(W).shape if factors is None else (factors.F, factors.d)
+        if len(shape) != 2 or weights.shape != shape[:1]:
+            raise FileFormatError(f"the map's frequencies are damaged: {shape[0]} of them and weights {weights.shape}")
+        return cls(W, weights, factors, kind)
 
 
 def apply_factor(X: np.ndarray, factor: np.ndarray) -> np.ndarray:
@@ -119,15 +162,103 @@ def uniform_weights(F: int) -> np.ndarray:
     return np.full(F, 1.0 / F)
 
 
-def evenly(W: np.ndarray, kind: str) -> Frequencies:
+def evenly(W: np.ndarray) -> Frequencies:
     """Dense frequencies that all count the same."""
-    return Frequencies(W, uniform_weights(len(W)), kind)
+    return Frequencies(W, uniform_weights(len(W)))
 
 
-def need_radial(kind: str, kernel: Kernel) -> None:
-    """Kinds that draw directions and norms apart need a kernel whose directions are uniform."""
-    if not kernel.radial:
+# -- kinds by name
+
+Drawn = TypeVar("Drawn", bound="Frequencies | FeatureMap")
+
+
+class Needs(TypedDict, total=False):
+    """What a kind may say of itself, where it differs from the defaults of ``Kind``."""
+
+    radial: bool
+    second_moment: bool
+    structured: bool
+    sample: str
+    targets: bool
+    rows: int
+    learned: bool
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way of drawing frequencies (or a whole map), what it needs, and one line that says what it is."""
+
+    draw: Callable[[Draw], Frequencies | FeatureMap]
+    summary: str
+    radial: bool = False  # only for kernels of the Euclidean distance
+    second_moment: bool = False  # only where the spectral measure has one
+    structured: bool = False  # never stores a d x F matrix
+    sample: str = "ignored"  # ignored, helps, needed
+    targets: bool = False  # needed
+    rows: int = 2000  # of the sample, that it may see
+    learned: bool = False  # frequencies are moved, for a cosine and a sine each
+    whole: bool = False  # it draws a FeatureMap of F features itself, and no Fourier frequencies
+
+
+KINDS: dict[str, Kind] = {}
+"""Every kind that this process knows, by name: those of the package in the order of the documentation, then others."""
+
+
+def map_kind(
+    name: str, summary: str, **needs: Unpack[Needs]
+) -> Callable[[Callable[[Draw], Drawn]], Callable[[Draw], Drawn]]:
+    """Register a function as the kind of this name; ``needs`` are the fields of ``Kind``."""
+
+    def register(draw: Callable[[Draw], Drawn]) -> Callable[[Draw], Drawn]:
+        if name in KINDS and KINDS[name].draw.__qualname__ != draw.__qualname__:
+            raise InputError(f"there are {name!r} frequencies already: choose another name")
+        KINDS[name] = Kind(draw, summary, **needs)
+        return draw
+
+    return register
+
+
+def kind_of(name: str) -> Kind:
+    """What is known of a kind before it is drawn."""
+    if name not in KINDS:
+        raise InputError(f"there are no {name!r} frequencies: choose one of {', '.join(KINDS)}")
+    return KINDS[name]
+
+
+def check(kind: str, kernel: Kernel) -> None:
+    """Refuse a pairing of kind and kernel that is not defined, before anything is drawn."""
+    known = kind_of(kind)
+    if known.radial and not kernel.radial:
         raise InputError(
             f"{kind} frequencies need a kernel of the Euclidean distance, and the {kernel.label} kernel is a product "
             "over columns: use mc, halton, sobol, lattice or digital-net, or the gaussian or a matern kernel"
         )
+    if known.second_moment and not np.isfinite(kernel.second_moment(1)):
+        raise InputError(
+            f"{kind} frequencies need a spectral measure with a second moment, and that of the {kernel.label} "
+            "kernel has none: use sobol or digital-net, or the gaussian, cauchy, matern32 or matern52 kernel"
+        )
+
+
+def draw(
+    kind: str, kernel: Kernel, F: int, d: int, seed: int, *, sample: np.ndarray | None = None,
+    targets: np.ndarray | None = None, learning: Learning = UNTOLD, metric: np.ndarray | None = None,
+) -> Frequencies:  # fmt: skip
+    """F frequencies of d columns. ``sample`` and ``targets`` are rows scaled as the map's inputs will be.
+
+    With a ``metric`` the kernel is that of inputs multiplied by it, and the frequencies carry it.
+    """
+    check(kind, kernel)
+    if metric is not None and sample is not None:
+        sample = apply_factor(sample, metric)
+    drawn = kind_of(kind).draw(Draw(kind, kernel, F, d, seed, sample, targets, learning))
+    if not isinstance(drawn, Frequencies):
+        raise InputError(f"a map of kind {kind} has no Fourier frequencies: choose another kind")
+    drawn = replace(drawn, kind=kind)
+    return drawn if metric is None else drawn.stretched(metric)
+
+
+def draw_phases(F: int, seed: int) -> np.ndarray:
+    """F phases uniform in [0, 2 pi), independent of the frequencies of the same seed."""
+    return stream(seed, "phases").uniform(0.0, 2.0 * np.pi, F)

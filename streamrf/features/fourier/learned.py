@@ -5,23 +5,23 @@ The learning itself is imported when it is asked for: a map that was learned onc
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, uniform_weights
-from streamrf.features.fourier.monte_carlo import draw_mc
-from streamrf.features.fourier.orthogonal import draw_orthogonal
-from streamrf.support.errors import InputError
+from streamrf.features.fourier.frequencies import Draw, Frequencies, map_kind, uniform_weights
+from streamrf.features.fourier.monte_carlo import orthogonal_or_independent
 
-ROWS = 21_384  # that learning may look at: what it learns from, and what it is judged by
+ROWS = 21_384  # of the sample: what learning uses, and what it is judged by
 FEWEST_ROWS = 16
 
 
+@map_kind("ekal-sample", "frequencies and weights learned from random rows", sample="needed", rows=ROWS, learned=True)
 def draw_ekal_sample(request: Draw) -> Frequencies:
     return _draw_ekal(request, "sample")
 
 
+@map_kind(
+    "ekal-cluster", "frequencies and weights learned from rows of clusters", sample="needed", rows=ROWS, learned=True
+)
 def draw_ekal_cluster(request: Draw) -> Frequencies:
     return _draw_ekal(request, "cluster")
 
@@ -30,41 +30,34 @@ def _draw_ekal(request: Draw, landmarks: str) -> Frequencies:
     """Algorithm 1: frequencies and weights that fit the kernel between rows."""
     from streamrf.features.learned.unsupervised import learn_kernel_features
 
-    kind = f"ekal-{landmarks}"
-    X, W0 = request.rows(kind)[:ROWS], start(request)
+    X, W0, told = request.rows()[:ROWS], orthogonal_or_independent(request), request.learning
     if len(X) < FEWEST_ROWS:
-        return _unlearned(W0, kind, len(X))
-    told = request.learning
+        return _unlearned(W0, len(X))
     found = learn_kernel_features(
         X, request.kernel, W0, landmarks=landmarks, count=told.landmarks, iterations=told.iterations,
         steps=told.steps, decay=told.decay, seed=request.seed,
     )  # fmt: skip
-    return Frequencies(found.learned.W, found.learned.p, kind, report=found.report())
+    return Frequencies(found.learned.W, found.learned.p, report=found.report())
 
 
+@map_kind(
+    "supervised", "frequencies learned from rows and targets", sample="needed", targets=True, rows=ROWS, learned=True
+)
 def draw_supervised(request: Draw) -> Frequencies:
     """Algorithm 2: frequencies that serve the targets."""
     from streamrf.features.learned.supervised import learn_supervised
 
-    kind = "supervised"
-    X, W0 = request.rows(kind)[:ROWS], start(request)
-    if request.targets is None:
-        raise InputError("supervised frequencies are fitted to targets and there are none: give them, or ekal-cluster")
+    X, W0, told = request.rows()[:ROWS], orthogonal_or_independent(request), request.learning
+    targets = request.labels()[:ROWS]
     if len(X) < FEWEST_ROWS:
-        return _unlearned(W0, kind, len(X))
-    told = request.learning
-    Y, task = columns_and_task(request.targets[:ROWS], told.task)
+        return _unlearned(W0, len(X))
+    Y, task = columns_and_task(targets, told.task)
     found = learn_supervised(
         X, Y, task, request.kernel, W0, seed=request.seed, loss=told.loss or "squared",
         etas=None if told.eta is None else (told.eta,), rounds=told.iterations, steps=told.steps,
         landmarks=told.landmarks, decay=told.decay,
     )  # fmt: skip
-    return Frequencies(found.W, found.p, kind, report=found.report())
-
-
-def start(request: Draw) -> np.ndarray:
-    """Where learning begins: orthogonal frequencies where the kernel has them, else independent ones."""
-    return (draw_orthogonal if request.kernel.radial else draw_mc)(request).dense()
+    return Frequencies(found.W, found.p, report=found.report())
 
 
 def columns_and_task(targets: np.ndarray, task: str | None) -> tuple[np.ndarray, str]:
@@ -77,6 +70,6 @@ def columns_and_task(targets: np.ndarray, task: str | None) -> tuple[np.ndarray,
     return Y, task or ("classification" if two_valued else "regression")
 
 
-def _unlearned(W0: np.ndarray, kind: str, rows: int) -> Frequencies:
-    report: dict[str, Any] = {"kept": "start", "reason": f"{rows} rows are too few to learn from"}
-    return Frequencies(W0, uniform_weights(len(W0)), kind, report=report)
+def _unlearned(W0: np.ndarray, rows: int) -> Frequencies:
+    report = {"kept": "start", "reason": f"{rows} rows are too few to learn from"}
+    return Frequencies(W0, uniform_weights(len(W0)), report=dict(report))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from streamrf.features.base import FeatureMap
-from streamrf.features.fourier import Frequencies
+from streamrf.features.base import Arrays, FeatureMap
 from streamrf.features.fourier.cosine import PackedCosines, wrap_projections
+from streamrf.features.fourier.frequencies import Frequencies
 from streamrf.features.precision import Precision, make_precision
 from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import ALONE, Threads
 
 FORMS = ("phase", "pairs")
@@ -39,11 +39,11 @@ class FourierMap(FeatureMap):
             )
 
     @property
-    def n_inputs(self) -> int:  # type: ignore[override]
+    def n_inputs(self) -> int:
         return self.frequencies.d
 
     @property
-    def n_features(self) -> int:  # type: ignore[override]
+    def n_features(self) -> int:
         return len(self._phases)
 
     @cached_property
@@ -63,6 +63,10 @@ class FourierMap(FeatureMap):
         """Frequencies (n_features, d) and phases (n_features,): a feature is the cosine of its wave."""
         W = self.frequencies.dense()
         return np.tile(W, (len(self._phases) // len(W), 1)), self._phases
+
+    @property
+    def report(self) -> JSON:
+        return self.frequencies.report
 
     @property
     def width(self) -> int:
@@ -85,25 +89,20 @@ class FourierMap(FeatureMap):
         """Project one batch by its factors, then wrap: never a d x F matrix."""
         part = X[first : first + BATCH]
         projected = np.empty((len(part), len(self.frequencies)), np.float32)
-        self.frequencies.factors.project(part, projected, ALONE)  # type: ignore[union-attr]
+        self.frequencies.structure.project(part, projected, ALONE)
         turns = (self._phases / (2 * np.pi)).astype(np.float32)
         wrap_projections(projected, turns, np.float32(self.precision.scale), out[first : first + BATCH])
 
-    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        document = {
-            "kind": self.kind,
-            "frequencies": self.frequencies.kind,
-            "form": self.form,
-            "precision": self.precision.name,
-        }
+    def to_parts(self) -> tuple[JSON, Arrays]:
+        names = {"frequencies": self.frequencies.kind, "form": self.form, "precision": self.precision.name}
         arrays = {f"frequencies.{name}": array for name, array in self.frequencies.arrays().items()}
-        return document, {**arrays, "map.phases": self.phases}
+        return {"kind": self.kind, **names}, {**arrays, "map.phases": self.phases}
 
     @classmethod
-    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> FourierMap:
+    def from_parts(cls, document: JSON, arrays: Arrays) -> FourierMap:
         prefix = "frequencies."
         parts = {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
-        frequencies, phases = Frequencies.from_arrays(document["frequencies"], parts), arrays["map.phases"]
+        frequencies, phases = Frequencies.from_arrays(str(document["frequencies"]), parts), arrays["map.phases"]
         if phases.shape != (len(frequencies),):
             raise FileFormatError(f"the model's map is damaged: {len(frequencies)} frequencies, {phases.shape} phases")
-        return cls(frequencies, phases, document["form"], make_precision(document["precision"]))
+        return cls(frequencies, phases, str(document["form"]), make_precision(str(document["precision"])))

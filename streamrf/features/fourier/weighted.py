@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies
-from streamrf.features.fourier.monte_carlo import draw_mc
-from streamrf.features.fourier.orthogonal import draw_orthogonal
+from streamrf.features.fourier.frequencies import Draw, Frequencies, map_kind
+from streamrf.features.fourier.monte_carlo import orthogonal_or_independent
 from streamrf.features.kernels import Kernel
-from streamrf.support.errors import NumericalError
 
 RIDGE = 1e-2  # of the mean diagonal of the normal equations; the fit is the same for a tenth or ten times as much
 ROWS = 2000  # of the sample; its pairs are 4 million equations
-ROUNDS = 200
-
-
-def nonnegative_solution(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The p >= 0 that minimises p'Ap - 2b'p, for positive definite A, by block principal pivoting (Kim and Park).
-
-    Whole sets of variables change sides at once, so thousands of them take a few Cholesky factorisations.
-    """
-    passive, p, fewest, patience = np.ones(len(b), bool), np.zeros(len(b)), len(b) + 1, 3
-    for _ in range(ROUNDS):
-        p[:] = 0.0
-        if passive.any():
-            p[passive] = cho_solve(cho_factor(A[np.ix_(passive, passive)]), b[passive])
-        wrong = np.where(passive, p < 0.0, A @ p - b < -1e-12 * np.abs(b).max())
-        if not wrong.any():
-            return p
-        if wrong.sum() < fewest:
-            fewest, patience = int(wrong.sum()), 3
-        elif patience > 0:
-            patience -= 1
-        else:  # blocks go round in circles: one at a time always ends
-            wrong[: np.flatnonzero(wrong)[-1]] = False
-        passive ^= wrong
-    raise NumericalError(f"weights of {len(b)} frequencies were not found in {ROUNDS} rounds: use mc or orthogonal")
 
 
 def normal_equations(X: np.ndarray, W: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:
@@ -49,10 +22,11 @@ def normal_equations(X: np.ndarray, W: np.ndarray, kernel: Kernel) -> tuple[np.n
     return A / len(X) ** 2, b / len(X) ** 2
 
 
+@map_kind("weighted", "weights fitted to the kernel on a sample", sample="needed")
 def draw_weighted(request: Draw) -> Frequencies:
-    """Orthogonal frequencies where the kernel has them, else independent ones, and their fitted weights."""
-    X = request.rows("weighted")[:ROWS]
-    W = (draw_orthogonal if request.kernel.radial else draw_mc)(request).dense()
+    from streamrf.features.learned.ekal import nonnegative_solution
+
+    X, W = request.rows()[:ROWS], orthogonal_or_independent(request)
     A, b = normal_equations(X, W, request.kernel)
     A[np.diag_indices_from(A)] += RIDGE * np.mean(np.diag(A))
-    return Frequencies(W, nonnegative_solution(A, b), "weighted")
+    return Frequencies(W, nonnegative_solution(A, b))

@@ -6,27 +6,26 @@ the paper alternates between p, by an exact non-negative quadratic programme, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize, nnls
 
-from streamrf.features.fourier.frequencies import uniform_weights
-from streamrf.features.fourier.weighted import nonnegative_solution
-from streamrf.features.kernels import Kernel, NormKernel
-from streamrf.support.errors import DataError, MismatchError, NumericalError
+from streamrf.features.kernels import Kernel
+from streamrf.features.learned.landmarks import Pairs, Waves
+from streamrf.support.errors import MismatchError, NumericalError
 
 ITERATIONS = 20  # T of the paper
 STEPS = 10  # S of the paper
 DECAY = 0.1  # lambda of the paper, times the number of frequencies
 PATIENCE = 5  # iterations without a better loss on unseen pairs
-
-
-# -- what is learned
+PIVOTING_ROUNDS = 200
+MEMORY, SQUARE_MEMORY = 0.9, 0.99  # of Adam
 
 
 class Progress(NamedTuple):
@@ -46,87 +45,9 @@ class Learned:
     history: list[Progress] = field(default_factory=list)
 
 
-# -- pairs of landmarks
-
-
-def kernel_values(kernel: Kernel, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """The kernel between rows, by one matrix product where it is a function of the Euclidean distance."""
-    if not (isinstance(kernel, NormKernel) and kernel.order == 2):
-        return kernel(X, Y)
-    X, Y = (np.asarray(rows, np.float64) / kernel.length_scale for rows in (X, Y))
-    squares = (X**2).sum(axis=1)[:, None] + (Y**2).sum(axis=1) - 2.0 * (X @ Y.T)
-    return kernel.profile(np.sqrt(np.maximum(squares, 0.0)))
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """All pairs of a landmark on the left and one on the right, their weights, and the kernel between them."""
-
-    left: np.ndarray  # (n, d)
-    right: np.ndarray  # (m, d); the same array as ``left`` if landmarks are paired with one another
-    left_weights: np.ndarray  # (n,), q^2 of the paper: they add up to 1
-    right_weights: np.ndarray  # (m,)
-    kernel: np.ndarray  # (n, m)
-
-    @classmethod
-    def within(cls, kernel: Kernel, X: np.ndarray, weights: np.ndarray | None = None) -> Pairs:
-        """Every landmark with every one, itself included: the loss as the paper writes it."""
-        X = np.asarray(X, np.float64)
-        weights = _checked(X, weights)
-        return cls(X, X, weights, weights, kernel_values(kernel, X, X))
-
-    @classmethod
-    def between(cls, kernel: Kernel, left: Landmarks, right: Landmarks, dtype: type = np.float64) -> Pairs:
-        """Landmarks of two draws: no row meets itself, so the loss is that of the data without bias."""
-        values = kernel_values(kernel, left.X, right.X)
-        parts = (left.X, right.X, left.weights, right.weights, values)
-        return cls(*(np.asarray(part, dtype) for part in parts))
-
-    @property
-    def symmetric(self) -> bool:
-        return self.left is self.right
-
-    @cached_property
-    def kernel_square(self) -> float:
-        """The loss of a map that is zero everywhere."""
-        return float(self.left_weights @ self.kernel**2 @ self.right_weights)
-
-    def waves(self, W: np.ndarray) -> tuple[Waves, Waves]:
-        """Cosines and sines of both sides."""
-        left = Waves.of(self.left, W)
-        return left, left if self.symmetric else Waves.of(self.right, W)
-
-
-class Landmarks(NamedTuple):
-    """Rows that stand for the data, and the share of the data that each stands for."""
-
-    X: np.ndarray  # (n, d)
-    weights: np.ndarray  # (n,)
-
-
-def _checked(X: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    if X.ndim != 2 or len(X) < 2:
-        raise DataError(f"landmarks are at least two rows, and these have shape {X.shape}: give more rows")
-    weights = np.full(len(X), 1.0 / len(X)) if weights is None else np.asarray(weights, np.float64)
-    if weights.shape != (len(X),):
-        raise MismatchError(f"{len(X)} landmarks do not go with weights of shape {weights.shape}: give one each")
-    return weights
-
-
-class Waves(NamedTuple):
-    """cos(XW') and sin(XW'), (n, F) each."""
-
-    cos: np.ndarray
-    sin: np.ndarray
-
-    @classmethod
-    def of(cls, X: np.ndarray, W: np.ndarray) -> Waves:
-        angles = X @ W.T
-        return cls(np.cos(angles), np.sin(angles))
-
-    def approximation(self, p: np.ndarray, other: Waves) -> np.ndarray:
-        """The kernel that frequencies of weights p give between the two sides."""
-        return (self.cos * p) @ other.cos.T + (self.sin * p) @ other.sin.T
+def equal_weights(W: np.ndarray) -> np.ndarray:
+    """The weights of frequencies that all count the same."""
+    return np.full(len(W), 1.0 / len(W))
 
 
 # -- the loss, its gradient, and the quadratic programme
@@ -187,6 +108,31 @@ def _inner(A: np.ndarray, B: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (A.T @ (B * weights[:, None])).astype(np.float64)
 
 
+def nonnegative_solution(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The p >= 0 that minimises p'Ap - 2b'p, for positive definite A, by block principal pivoting (Kim and Park).
+
+    Whole sets of variables change sides at once, so thousands of them take a few Cholesky factorisations.
+    """
+    passive, p, fewest, patience = np.ones(len(b), bool), np.zeros(len(b)), len(b) + 1, 3
+    for _ in range(PIVOTING_ROUNDS):
+        p[:] = 0.0
+        if passive.any():
+            p[passive] = cho_solve(cho_factor(A[np.ix_(passive, passive)]), b[passive])
+        wrong = np.where(passive, p < 0.0, A @ p - b < -1e-12 * np.abs(b).max())
+        if not wrong.any():
+            return p
+        if wrong.sum() < fewest:
+            fewest, patience = int(wrong.sum()), 3
+        elif patience > 0:
+            patience -= 1
+        else:  # blocks go round in circles: one at a time always ends
+            wrong[: np.flatnonzero(wrong)[-1]] = False
+        passive ^= wrong
+    raise NumericalError(
+        f"weights of {len(b)} frequencies were not found in {PIVOTING_ROUNDS} rounds: use mc or orthogonal"
+    )
+
+
 def solve_weights(A: np.ndarray, b: np.ndarray, decay: float = DECAY) -> np.ndarray:
     """The p >= 0 that minimises ``p'Ap - 2b'p + lambda p'p``, with lambda = decay / F."""
     A = (A + A.T) / 2
@@ -203,7 +149,7 @@ def fit_weights(pairs: Pairs, W: np.ndarray, decay: float = DECAY) -> np.ndarray
     return solve_weights(*weight_equations(pairs, *pairs.waves(W)), decay)
 
 
-# -- Algorithm 1
+# -- descent
 
 
 def typical_size(W: np.ndarray) -> float:
@@ -224,6 +170,27 @@ def descend(objective: Callable[[np.ndarray], tuple[float, np.ndarray]], W: np.n
     return found.x.reshape(W.shape) * size if found.fun < 1.0 else W
 
 
+class Adam:
+    """Adam (Kingma and Ba 2015): the first step changes each entry by ``size``, and the rate falls to 0 by a cosine."""
+
+    def __init__(self, size: float, total: int) -> None:
+        self.size, self.total, self.taken = size, total, 0
+        self._mean: np.ndarray | float = 0.0
+        self._square: np.ndarray | float = 0.0
+
+    def move(self, W: np.ndarray, slope: np.ndarray) -> np.ndarray:
+        """The array after one more step."""
+        rate = self.size * 0.5 * (1.0 + math.cos(math.pi * min(1.0, self.taken / self.total)))
+        self.taken += 1
+        self._mean = MEMORY * self._mean + (1.0 - MEMORY) * slope
+        self._square = SQUARE_MEMORY * self._square + (1.0 - SQUARE_MEMORY) * slope**2
+        spread = np.sqrt(self._square / (1.0 - SQUARE_MEMORY**self.taken)) + np.finfo(W.dtype).tiny
+        return W - W.dtype.type(rate / (1.0 - MEMORY**self.taken)) * self._mean / spread
+
+
+# -- Algorithm 1
+
+
 def learn_ekal(
     X_landmarks: np.ndarray,
     q2: np.ndarray | None,
@@ -240,7 +207,7 @@ def learn_ekal(
     W = np.array(W0, np.float64)
     if W.ndim != 2 or W.shape[1] != pairs.left.shape[1]:
         raise MismatchError(f"frequencies of shape {W.shape} do not go with rows of {pairs.left.shape[1]} columns")
-    best = Learned(W, uniform_weights(len(W)), [])
+    best = Learned(W, equal_weights(W), [])
     history: list[Progress] = []
     for iteration in range(iterations + 1):
         p = fit_weights(pairs, W, decay)
@@ -249,8 +216,12 @@ def learn_ekal(
             best = Learned(W, p, history)
         if iteration == iterations or _stale(history):
             break
-        W = descend(lambda at, p=p: ekal_gradient(pairs, at, p), W, steps)  # type: ignore[misc]
+        W = descend(partial(_slope_at, pairs, p), W, steps)
     return best
+
+
+def _slope_at(pairs: Pairs, p: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray]:
+    return ekal_gradient(pairs, W, p)
 
 
 def _progress(

@@ -1,24 +1,33 @@
-"""Landmarks: rows, or centres of k-means, that stand for the data when the kernel is compared."""
+"""Landmarks: rows that stand for the data when the kernel is compared, alone, by clusters, and in pairs."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from streamrf.features.learned.ekal import Landmarks
-from streamrf.support.errors import DataError
+from streamrf.features.kernels import Kernel, NormKernel
+from streamrf.support.errors import DataError, MismatchError
 
 SMALL = 4_000_000  # entries up to which plain k-means is quick
 BATCH = 2048
 ROUNDS = 30
 
 
+class Landmarks(NamedTuple):
+    """Rows that stand for the data, and the share of the data that each stands for."""
+
+    X: np.ndarray  # (n, d)
+    weights: np.ndarray  # (n,)
+
+
 def sample_landmarks(X: np.ndarray, n: int, rng: np.random.Generator) -> Landmarks:
     """n different rows, which all count the same."""
     if n > len(X):
-        raise DataError(f"{n} landmarks are wanted and the sample has {len(X)} rows: give more rows or fewer landmarks")
+        raise DataError(f"{n} landmarks were asked for, of {len(X)} rows: give more rows or fewer landmarks")
     return Landmarks(X[rng.choice(len(X), n, replace=False)], np.full(n, 1.0 / n))
 
 
@@ -37,7 +46,7 @@ class Clusters:
         from sklearn.exceptions import ConvergenceWarning
 
         if n > len(X):
-            raise DataError(f"{n} clusters are wanted and the sample has {len(X)} rows: give more rows")
+            raise DataError(f"{n} clusters were asked for, of {len(X)} rows: give more rows")
         options = {"n_clusters": n, "n_init": 1, "max_iter": ROUNDS, "random_state": seed}
         means = KMeans(**options) if X.size <= SMALL else MiniBatchKMeans(**options, batch_size=BATCH)
         with warnings.catch_warnings():
@@ -70,3 +79,79 @@ class Clusters:
     def members(self, rng: np.random.Generator) -> Landmarks:
         """A random row of each cluster: two draws give pairs without bias, more even than those of random rows."""
         return Landmarks(self.X[self.starts + rng.integers(self.sizes)], self.weights)
+
+
+# -- pairs of landmarks
+
+
+def kernel_values(kernel: Kernel, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """The kernel between rows, by one matrix product where it is a function of the Euclidean distance."""
+    if not (isinstance(kernel, NormKernel) and kernel.order == 2):
+        return kernel(X, Y)
+    X, Y = (np.asarray(rows, np.float64) / kernel.length_scale for rows in (X, Y))
+    squares = (X**2).sum(axis=1)[:, None] + (Y**2).sum(axis=1) - 2.0 * (X @ Y.T)
+    return kernel.profile(np.sqrt(np.maximum(squares, 0.0)))
+
+
+class Waves(NamedTuple):
+    """cos(XW') and sin(XW'), (n, F) each."""
+
+    cos: np.ndarray
+    sin: np.ndarray
+
+    @classmethod
+    def of(cls, X: np.ndarray, W: np.ndarray) -> Waves:
+        angles = X @ W.T
+        return cls(np.cos(angles), np.sin(angles))
+
+    def approximation(self, p: np.ndarray, other: Waves) -> np.ndarray:
+        """The kernel that frequencies of weights p give between the two sides."""
+        return (self.cos * p) @ other.cos.T + (self.sin * p) @ other.sin.T
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """All pairs of a landmark on the left and one on the right, their weights, and the kernel between them."""
+
+    left: np.ndarray  # (n, d)
+    right: np.ndarray  # (m, d); the same array as ``left`` if landmarks are paired with one another
+    left_weights: np.ndarray  # (n,), q^2 of the paper: they add up to 1
+    right_weights: np.ndarray  # (m,)
+    kernel: np.ndarray  # (n, m)
+
+    @classmethod
+    def within(cls, kernel: Kernel, X: np.ndarray, weights: np.ndarray | None = None) -> Pairs:
+        """Every landmark with every one, itself included: the loss as the paper writes it."""
+        X = np.asarray(X, np.float64)
+        weights = _checked(X, weights)
+        return cls(X, X, weights, weights, kernel_values(kernel, X, X))
+
+    @classmethod
+    def between(cls, kernel: Kernel, left: Landmarks, right: Landmarks, dtype: type = np.float64) -> Pairs:
+        """Landmarks of two draws: no row meets itself, so the loss is that of the data without bias."""
+        values = kernel_values(kernel, left.X, right.X)
+        parts = (left.X, right.X, left.weights, right.weights, values)
+        return cls(*(np.asarray(part, dtype) for part in parts))
+
+    @property
+    def symmetric(self) -> bool:
+        return self.left is self.right
+
+    @cached_property
+    def kernel_square(self) -> float:
+        """The loss of a map that is zero everywhere."""
+        return float(self.left_weights @ self.kernel**2 @ self.right_weights)
+
+    def waves(self, W: np.ndarray) -> tuple[Waves, Waves]:
+        """Cosines and sines of both sides."""
+        left = Waves.of(self.left, W)
+        return left, left if self.symmetric else Waves.of(self.right, W)
+
+
+def _checked(X: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    if X.ndim != 2 or len(X) < 2:
+        raise DataError(f"landmarks are at least two rows, and these have shape {X.shape}: give more rows")
+    weights = np.full(len(X), 1.0 / len(X)) if weights is None else np.asarray(weights, np.float64)
+    if weights.shape != (len(X),):
+        raise MismatchError(f"{len(X)} landmarks do not go with weights of shape {weights.shape}: give one each")
+    return weights

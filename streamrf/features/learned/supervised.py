@@ -8,26 +8,25 @@ growing; the machine that is fitted in the end has a ridge of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import uniform_weights
 from streamrf.features.kernels import Kernel
-from streamrf.features.learned.adam import Adam
 from streamrf.features.learned.ekal import (
     DECAY,
-    Pairs,
-    Waves,
+    Adam,
     ekal_gradient,
     ekal_loss,
+    equal_weights,
     fit_weights,
     relative_error,
     typical_size,
 )
-from streamrf.features.learned.landmarks import sample_landmarks
+from streamrf.features.learned.landmarks import Pairs, Waves, sample_landmarks
 from streamrf.features.learned.machine import Fit, Loss, Moments, Products, least_squares, loss_named
 from streamrf.support.errors import DataError, InputError, MismatchError
+from streamrf.support.storage.safejson import JSON
 
 GAMMAS = (0.1, 0.3, 1.0)
 ETAS = (0.0, 10.0)
@@ -232,9 +231,9 @@ class SupervisedFeatures:
     start_error: float
     error: float  # on the held-out rows
     history: dict[Setting, list[Checked]]
-    facts: dict[str, Any] = field(default_factory=dict)  # sizes, and errors of the kernel before and after
+    facts: JSON = field(default_factory=dict)  # sizes, and errors of the kernel before and after
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JSON:
         """What a training run tells of it."""
         return {
             "kept": "learned" if self.error < self.start_error else "start",
@@ -324,14 +323,14 @@ def _outcome(winner: Run, runs: list[Run], everything: Rows | None, W0: np.ndarr
         W = again.advance(winner.best_round).W
     W, history = W.astype(np.float64), {run.setting: run.history for run in runs}
     return SupervisedFeatures(
-        W, uniform_weights(len(W)), winner.setting, best.ridge, start.error, best.error, history, _facts(winner, W0, W)
+        W, equal_weights(W), winner.setting, best.ridge, start.error, best.error, history, _facts(winner, W0, W)
     )
 
 
-def _facts(run: Run, W0: np.ndarray, W: np.ndarray) -> dict[str, Any]:
+def _facts(run: Run, W0: np.ndarray, W: np.ndarray) -> JSON:
     """How far the kernel of the features moved: on landmarks, and on held-out rows."""
     assert run.held_out is not None
-    rng, p = np.random.default_rng(0), uniform_weights(len(W))
+    rng, p = np.random.default_rng(0), equal_weights(W)
     landmarks = sample_landmarks(run.rows.X, min(run.landmarks, len(run.rows)), rng)
     some, unseen = Pairs.within(run.kernel, *landmarks), Pairs.within(run.kernel, run.held_out.X[:JUDGES])
     return {

@@ -1,19 +1,36 @@
-"""Frequencies and weights learned from a sample of rows, without targets; rows kept apart choose what is best."""
+"""Frequencies and weights learned from a sample of rows, without targets; rows kept apart choose what is best.
+
+Algorithm 1 of Li et al. (2019) has a fixed set of landmarks, and as many of them as frequencies are soon learned by
+heart. A large sample allows fresh landmarks: every step takes two new draws of them, moves W by their gradient, and
+now and then adds their A and b to a running mean, from which p comes by the same quadratic programme.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import uniform_weights
 from streamrf.features.kernels import Kernel
-from streamrf.features.learned.ekal import DECAY, Landmarks, Learned, Pairs, ekal_loss, learn_ekal, relative_error
-from streamrf.features.learned.fresh import Schedule, learn_fresh
-from streamrf.features.learned.landmarks import Clusters, sample_landmarks
+from streamrf.features.learned.ekal import (
+    DECAY,
+    Adam,
+    Learned,
+    Progress,
+    ekal_loss,
+    equal_weights,
+    gradient_of_waves,
+    learn_ekal,
+    relative_error,
+    solve_weights,
+    typical_size,
+    weight_equations,
+)
+from streamrf.features.learned.landmarks import Clusters, Landmarks, Pairs, Waves, sample_landmarks
 from streamrf.support.errors import DataError, InputError
+from streamrf.support.storage.safejson import JSON
 
 SAMPLE, CLUSTER = "sample", "cluster"
 FEWEST_LANDMARKS, MOST_LANDMARKS = 50, 256  # a step: more of them make steps dearer, not better
@@ -21,6 +38,94 @@ UNSEEN = 1000  # rows kept apart, whose pairs judge
 POOL = 20_000  # rows that landmarks are drawn from
 FEWEST_ROWS = 16
 START = "start"
+MOST_STEPS, FEWEST_STEPS, WORK = 600, 100, 300_000  # steps times frequencies
+STEP = 0.05  # of the typical size of a frequency's entry
+STEPS, PER_SOLUTION = 4, 80  # S; one more for so many frequencies: a solution costs the cube of their number
+FORGETTING = 0.2  # of the running mean of A and b, at every solution
+MOST_SOLVED = 4096  # frequencies; beyond it the quadratic programme would take more memory and time than it is worth
+REPORTS = 10
+
+
+# -- Algorithm 1 with fresh landmarks
+
+
+class Schedule(NamedTuple):
+    """T and S of the paper: how often p is solved for, and how many steps W takes after each."""
+
+    iterations: int
+    steps: int
+
+    @classmethod
+    def of(cls, F: int, iterations: int | None = None, steps: int | None = None) -> Schedule:
+        """600 steps in all where nothing is given, and fewer for many frequencies, whose start is closer."""
+        steps = steps or max(STEPS, F // PER_SOLUTION)
+        total = int(np.clip(WORK // F, FEWEST_STEPS, MOST_STEPS))
+        return cls(iterations or max(1, total // steps), steps)
+
+
+def learn_fresh(
+    draw: Callable[[], Landmarks],
+    kernel: Kernel,
+    W0: np.ndarray,
+    *,
+    iterations: int | None = None,
+    steps: int | None = None,
+    decay: float = DECAY,
+    unseen: Pairs | None = None,
+) -> Learned:
+    """Frequencies and weights from W0; ``draw`` gives new landmarks each time it is called."""
+    W = np.array(W0, np.float32)
+    p, T = equal_weights(W).astype(np.float32), Schedule.of(len(W), iterations, steps)
+    adam, equations = Adam(STEP * typical_size(W), T.iterations * T.steps), _RunningMean()
+    history = [_reached(0, np.nan, W, p, decay, unseen)]
+
+    def fresh() -> tuple[Pairs, Waves, Waves]:
+        pairs = Pairs.between(kernel, draw(), draw(), np.float32)
+        return pairs, *pairs.waves(W)
+
+    for iteration in range(1, T.iterations + 1):
+        for step in range(T.steps):
+            landmarks = fresh()
+            p = equations.solution(*landmarks, p, decay) if step == 0 else p
+            loss, slope = gradient_of_waves(*landmarks, p)
+            W = adam.move(W, slope)
+        if iteration % max(1, T.iterations // REPORTS) == 0 and iteration < T.iterations:
+            history.append(_reached(iteration, loss, W, p, decay, unseen))
+    p = equations.solution(*fresh(), p, decay)
+    history.append(_reached(T.iterations, loss, W, p, decay, unseen))
+    return Learned(W.astype(np.float64), p.astype(np.float64), history)
+
+
+class _RunningMean:
+    """A mean of A and b that forgets, as both change while W moves, and the weights that solve it."""
+
+    def __init__(self) -> None:
+        self.A: np.ndarray | None = None
+        self.b = np.zeros(0)
+        self.count = 0
+
+    def solution(self, pairs: Pairs, left: Waves, right: Waves, p: np.ndarray, decay: float) -> np.ndarray:
+        """The best weights by the mean with these pairs in it; as they were, where frequencies are too many."""
+        if len(p) > MOST_SOLVED:
+            return p
+        return solve_weights(*self.add(*weight_equations(pairs, left, right)), decay).astype(np.float32)
+
+    def add(self, A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.count += 1
+        share = max(FORGETTING, 1.0 / self.count)
+        if self.A is None:
+            self.A, self.b = A, b
+        else:
+            self.A, self.b = self.A + share * (A - self.A), self.b + share * (b - self.b)
+        return self.A, self.b
+
+
+def _reached(number: int, loss: float, W: np.ndarray, p: np.ndarray, decay: float, unseen: Pairs | None) -> Progress:
+    error = np.nan if unseen is None else relative_error(unseen, W, p)
+    return Progress(number, loss + decay / len(p) * float(p @ p), float(error))
+
+
+# -- the best of what was learned and the start
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +139,7 @@ class KernelFeatures:
     landmarks: int
     schedule: Schedule
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JSON:
         """What a training run tells of it."""
         return {
             "kept": START if self.chosen == START else "learned",
@@ -120,7 +225,7 @@ def _learn_with_fixed(task: _Task) -> dict[str, Learned]:
 
 def _best(candidates: dict[str, Learned], task: _Task, some: Pairs) -> KernelFeatures:
     """The candidate with the least error; the start is one of them."""
-    candidates = {START: Learned(task.W0, uniform_weights(len(task.W0))), **candidates}
+    candidates = {START: Learned(task.W0, equal_weights(task.W0)), **candidates}
     errors = {name: relative_error(task.unseen, each.W, each.p) for name, each in candidates.items()}
     chosen = min(errors, key=lambda name: errors[name])
     before, after = (ekal_loss(some, candidates[name].W, candidates[name].p) for name in (START, chosen))

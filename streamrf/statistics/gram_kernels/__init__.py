@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
-from streamrf.statistics.gram_kernels.base import LIMITS, Layout, Product
-from streamrf.statistics.gram_kernels.blas import BlasProduct
+from streamrf.features.precision import LIMITS
+from streamrf.statistics.gram_kernels.base import Layout, Product
 from streamrf.statistics.gram_kernels.integer import ByteProduct, IntegerProduct
-from streamrf.statistics.gram_kernels.mkl import MklProduct, library
+from streamrf.statistics.gram_kernels.libraries import BlasProduct, MklProduct, library
 from streamrf.support.threads import Threads, Work, in_turn
-
-__all__ = ["LIMITS", "PRODUCT_ROWS", "Layout", "Product", "choose_product", "proven_products", "worst_work_bytes"]
 
 RACE_ROWS, RACE_SIZE = 1024, 960
 RACE_ROUNDS = 7  # a long run with the wrong product costs more than a few hundredths of a second
@@ -25,9 +23,31 @@ def choose_product(precision: int | str, threads: int, name: str | None = None) 
     if precision not in LIMITS:
         return BlasProduct(precision)
     candidates = proven_products(int(precision))
-    if name is not None:
-        return candidates[name]
-    return candidates[_fastest(int(precision), threads)]
+    return candidates[name or _fastest(int(precision), threads)]
+
+
+class DeferredProduct(Product):
+    """The fastest product of the machine that uses it, chosen at the first use: a worker's CPU is not known before."""
+
+    name = "deferred"
+
+    def __init__(self, precision: int | str) -> None:
+        self.precision = precision
+
+    @cached_property
+    def _chosen(self) -> Product:
+        return choose_product(self.precision, 1)  # products rank alike on one thread and on many
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("dtype", "rows"):
+            return getattr(self._chosen, name)
+        raise AttributeError(name)
+
+    def add(self, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> None:
+        self._chosen.add(Z, layout, totals, threads)
+
+    def work_bytes(self, layout: Layout, threads: int) -> int:
+        return self._chosen.work_bytes(layout, threads)
 
 
 @cache
@@ -77,5 +97,4 @@ def worst_work_bytes(bits: str, layout: Layout, threads: int) -> int:
     named: int | str = int(bits) if bits.isdigit() else bits
     keys: list[int | str] = [*LIMITS, "float32", "float64"] if bits == "auto" else [named]
     sizes = [BlasProduct(key).work_bytes(layout, threads) for key in keys]
-    sizes += [IntegerProduct().work_bytes(layout, threads)]
-    return max(sizes)
+    return max(*sizes, IntegerProduct().work_bytes(layout, threads))

@@ -8,9 +8,10 @@ at its full speed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,8 +20,6 @@ from streamrf.support.threads import Threads
 # Columns of a panel, multiples of every tile of the integer kernel (6 columns by 16 or 32 rows): wide ones run faster,
 # narrow ones waste less on the diagonal blocks of a small matrix. Part of the format of saved statistics.
 PANEL, SMALL_PANEL, SMALL_SIZE = 192, 96, 1024
-
-LIMITS = {7: 63, 8: 127, 12: 2047}  # largest feature at each precision
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,6 @@ class Product(ABC):
         """Memory it takes besides Z and the totals."""
 
 
-def each_panel(layout: Layout, threads: Threads, work: Any) -> None:
+def each_panel(layout: Layout, threads: Threads, work: Callable[[int], None]) -> None:
     """``work(number)`` for every panel, the largest first so that the threads end together."""
     threads.each(work, range(len(layout.starts)))

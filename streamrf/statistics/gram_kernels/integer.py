@@ -1,37 +1,42 @@
 """The integer Gram kernel: int16 or int8 features, exact int32 tiles, int64 totals; no library needed.
 
-A block is packed so that the rows of a group lie side by side (products.packing). Register tiles (products.tiles) sum a
-slice of GROUPS groups in int32 lanes, then add them to the int64 totals, before a lane could overflow: 2047^2 * 512 <
-2^31. A tile's slice stays in the first cache while the columns of a panel go by from the second; a panel takes all
-slices of a block in turn, so that its totals stay in the third meanwhile.
+A block is packed so that the rows of a group lie side by side. Register tiles sum a slice of GROUPS groups in int32
+lanes, then add them to the int64 totals, before a lane could overflow: 2047^2 * 512 < 2^31. A tile's slice stays in the
+first cache while the columns of a panel go by from the second; a panel takes all slices of a block in turn, so that its
+totals stay in the third meanwhile.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from typing import Any
 
 import numpy as np
 from numba import njit
 
-from streamrf.statistics.gram_kernels.base import LIMITS, PANEL, Layout, Product, each_panel
-from streamrf.statistics.gram_kernels.packing import SPARE, pack_slices, regroup, whole_groups
+from streamrf.features.precision import LIMITS
+from streamrf.statistics.gram_kernels.base import PANEL, Layout, Product, each_panel
 from streamrf.statistics.gram_kernels.tiles import (
     COLUMNS,
     FOURS,
     GROUPS,
     PAIRS,
     RAISED,
+    SPARE,
     TILE,
     add_tile_of_fours,
     add_tile_of_pairs,
+    pack_slices,
+    regroup,
     share_of_tile,
     tile_of_fours,
     tile_of_pairs,
+    whole_groups,
 )
 from streamrf.support.simd import aligned_empty
 from streamrf.support.threads import Threads
+
+Array = np.ndarray
 
 SLICES = 4  # of a block
 SHARES = tuple(share_of_tile(per) if per in COLUMNS else 0 for per in range(FOURS + 1))
@@ -40,7 +45,7 @@ assert all(limit * limit * PAIRS * GROUPS < 2**31 for limit in LIMITS.values())
 
 
 @njit(cache=True, nogil=True)
-def _panel(rows: Any, first_tile: int, columns: Any, per: int, scratch: Any, totals: Any) -> None:
+def _panel(rows: Array, first_tile: int, columns: Array, per: int, scratch: Array, totals: Array) -> None:
     """Add the products of the packed row tiles from ``first_tile`` on with the packed columns of one panel.
 
     Tiles above the diagonal are left out, and so are the entries above it in tiles that it crosses.
@@ -79,7 +84,7 @@ def _panel(rows: Any, first_tile: int, columns: Any, per: int, scratch: Any, tot
 
 @njit(cache=True, nogil=True)
 def _panel_of_slices(
-    packed: Any, rows: int, per: int, j0: int, j1: int, columns: Any, scratch: Any, totals: Any
+    packed: Array, rows: int, per: int, j0: int, j1: int, columns: Array, scratch: Array, totals: Array
 ) -> None:
     """Add every slice of a packed block of so many rows to the panel of columns ``j0:j1``."""
     tiles, raised = (j1 - j0 + columns.shape[2] - 1) // columns.shape[2], RAISED if per == FOURS else 0
@@ -90,7 +95,7 @@ def _panel_of_slices(
 
 
 @njit(cache=True, nogil=True)
-def _all_panels(Z: Any, size: int, width: int, packed: Any, columns: Any, scratch: Any, totals: Any) -> None:
+def _all_panels(Z: Array, size: int, width: int, packed: Array, columns: Array, scratch: Array, totals: Array) -> None:
     """A whole block on one thread, without returning to Python between panels."""
     pack_slices(Z, 0, size, 0, packed.shape[1], packed)
     offset = 0
@@ -113,15 +118,15 @@ class IntegerProduct(Product):
         self.rows = SLICES * GROUPS * self.per
         self._buffers = threading.local()
 
-    def add(self, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> None:
+    def add(self, Z: Array, layout: Layout, totals: Array, threads: Threads) -> None:
         add_block = self._alone if threads.count == 1 else self._together
         for first in range(0, len(Z), self.rows):
             add_block(Z[first : first + self.rows], layout, totals, threads)
 
-    def _alone(self, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> None:
+    def _alone(self, Z: Array, layout: Layout, totals: Array, threads: Threads) -> None:
         _all_panels(Z, layout.size, layout.panel_width, self._packed(Z, layout), *self._work(layout), totals)
 
-    def _together(self, Z: np.ndarray, layout: Layout, totals: np.ndarray, threads: Threads) -> None:
+    def _together(self, Z: Array, layout: Layout, totals: Array, threads: Threads) -> None:
         packed = self._packed(Z, layout)
 
         def pack(number: int) -> None:
@@ -136,18 +141,18 @@ class IntegerProduct(Product):
         each_panel(layout, threads, pack)
         each_panel(layout, threads, multiply)
 
-    def _packed(self, Z: np.ndarray, layout: Layout) -> np.ndarray:
+    def _packed(self, Z: Array, layout: Layout) -> Array:
         """Room for the block in slices and tiles, each with what its sums begin with: [slice, tile, group, column]."""
         slices = -(-len(Z) // (GROUPS * self.per))
         return self._buffer("rows", (slices, -(-layout.size // TILE), 1 + GROUPS, TILE))
 
-    def _work(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    def _work(self, layout: Layout) -> tuple[Array, Array]:
         """Room for one slice of a panel's columns, and for one tile, of this thread's own."""
         width = COLUMNS[self.per]
         columns = self._buffer("columns", (-(-layout.width(0) // width), GROUPS, width))
         return columns, self._buffer("tile", (width, TILE))
 
-    def _buffer(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def _buffer(self, name: str, shape: tuple[int, ...]) -> Array:
         """An int32 array of this thread's own, kept for the next block: fresh memory costs a page fault a page."""
         size = math.prod(shape)
         kept = getattr(self._buffers, name, None)

@@ -13,7 +13,8 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.features.binning.map import BinningMap, occupancy, width_law
-from streamrf.features.scaling import Scaling, fit_scaling
+from streamrf.features.scaling import Scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.solvers.binning import default_bits, default_grids
@@ -162,6 +163,6 @@ def build_binning(
     )  # fmt: skip
     found = occupancy(map, scaled[:OCCUPANCY_ROWS], threads)
     return map, {
-        "rows": found.rows, "bins": float(found.cells.mean()), "occupied": float(found.occupied.mean() / found.slots),
+        "rows": found.rows, "bins": float(found.cells.mean()), "occupied": float(found.occupied.mean() / found.buckets),
         "colliding": found.colliding,
     }  # fmt: skip

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.build import build_fourier, default_kind
+from streamrf.features.base import FeatureMap
+from streamrf.features.build import build_map, default_kind
 from streamrf.features.fourier import kind_of
-from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import make_kernel, median_length_scale
 from streamrf.features.precision import PRECISIONS, make_precision
-from streamrf.features.scaling import Scaling, fit_scaling, heavy_tailed
+from streamrf.features.scaling import Scaling
+from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, NONE, Recipe
 from streamrf.solvers.judging import RidgeTrial, wrong_classes
@@ -59,7 +60,7 @@ class Measured:
     """A trial, and the map and weights it was judged by."""
 
     trial: Trial
-    map: FourierMap
+    map: FeatureMap
     weights: Weights
 
 
@@ -278,10 +279,10 @@ class PilotRun:
         ridges = RIDGES if not trial.ridge else tuple(trial.ridge * 10.0**e for e in (-2, -1, 0, 1))
         return tuple(ridge for ridge in ridges if ridge >= LEAST_RIDGE[self.coding.task])
 
-    def _map(self, trial: Trial) -> FourierMap:
+    def _map(self, trial: Trial) -> FeatureMap:
         kernel = make_kernel(trial.kernel, length_scale=trial.length_scale)
         fitted = self.recipe.map == AUTO or kind_of(self.recipe.map).sample == "needed"
-        return build_fourier(
+        return build_map(
             default_kind(kernel, self._columns(trial)) if fitted else self.recipe.map,
             kernel,
             trial.D - trial.D % 2 if self.recipe.settled_form == "pairs" else trial.D,

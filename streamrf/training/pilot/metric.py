@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.features.fourier.frequencies import apply_factor
+from streamrf.features.fourier.map import FourierMap
 from streamrf.features.learned.metric import (
     DIAGONAL,
     FULL,
@@ -92,7 +93,9 @@ class TrialFits:
 
     def _outer_product(self, measured: Measured) -> np.ndarray:
         """Of the predictor that was measured, at rows it was fitted to."""
-        (W, phases), map = measured.map.waves(), measured.map
+        map = measured.map
+        assert isinstance(map, FourierMap)
+        W, phases = map.waves()
         a = few_outputs(measured.weights.coefficients * map.precision.scale)
         rows = self.X[: min(GRADIENT_ROWS, self.run.cut(self.base))]
         return gradient_outer_product(rows, W.astype(np.float32), phases.astype(np.float32), a)

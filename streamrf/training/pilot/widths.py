@@ -122,7 +122,7 @@ class WidthSearch:
         d, bits = len(length_scales), default_bits(len(self.train.X))
         bounds = self.low, self.high
         map = BinningMap.draw(self.law, d, self.grids, bits, self.seed, metric=length_scales, bounds=bounds)
-        normal = BinningNormal([map.indices(self.train.X, threads=self.threads)], map.slots, self.threads)
+        normal = BinningNormal([map.indices(self.train.X, threads=self.threads)], map.buckets, self.threads)
         unseen = map.indices(self.held_out.X, threads=self.threads)
         ridge = self.ridge * self.grids
 

@@ -16,8 +16,7 @@ from streamrf.solvers.lambda_path import GcvPath
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram, GramState
-from streamrf.statistics.gram_kernels import Layout
-from streamrf.statistics.gram_kernels.pickling import ChosenThere
+from streamrf.statistics.gram_kernels import DeferredProduct, Layout
 from streamrf.statistics.predictor import Weights
 from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
@@ -227,7 +226,7 @@ def select_columns(state: GramState, keep: np.ndarray) -> GramState:
 
 
 def _gram(prepared: UntrainedModel) -> Gram:
-    return Gram(prepared.scaling, prepared.map, prepared.coding, ChosenThere(prepared.map.precision.key))
+    return Gram(prepared.scaling, prepared.map, prepared.coding, DeferredProduct(prepared.map.precision.key))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Slots kept between passes: whatever is kept, wherever, a read gives what was made from the rows."""
+"""Bin indices kept between passes: whatever is kept, wherever, a read gives what was made from the rows."""
 
 import gc
 import itertools
@@ -12,11 +12,21 @@ from hypothesis import strategies as st
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
-from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE, SlotCache
-from streamrf.features.binning.index_source import SlotSource, reopen
-from streamrf.features.binning.indexer import MOST_RUNS, SlotMaker, let_go, maker_of, slot_maker
+from streamrf.features.binning.index_cache import (
+    DISK,
+    MEMORY,
+    MOST_RUNS,
+    NOWHERE,
+    BinIndexCache,
+    BinIndexer,
+    BinIndexSource,
+    end_run,
+    indexer_of_run,
+    known_indexer,
+    reopen,
+)
 from streamrf.features.binning.map import BinningMap, GammaWidths
-from streamrf.features.scaling import fit_scaling
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.bins import Bins, BinsProduct
 from streamrf.statistics.holdout import Holdout
@@ -34,8 +44,8 @@ CODING = TargetCoding.regression(Y.min(axis=0), Y.max(axis=0))
 BAD = (7, 8, 200, 399)
 
 
-def maker(place=MEMORY, limit=10**9, nan="error"):
-    return SlotMaker(SCALING, MAP, "a run", nan, place, limit)
+def indexer(place=MEMORY, limit=10**9, nan="error"):
+    return BinIndexer(SCALING, MAP, "a run", nan, place, limit)
 
 
 def with_nan():
@@ -59,44 +69,44 @@ spans = st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 150)), min_s
 
 @pytest.mark.parametrize("place", [MEMORY, DISK, NOWHERE])
 @given(asked=spans, limit=st.sampled_from([0, 3000, 10**9]))
-def test_any_reads_in_any_order_give_the_slots_of_their_rows(place, asked, limit):
-    source = SlotSource(Counting(X, Y), maker(place, limit))
+def test_any_reads_in_any_order_give_the_bin_indices_of_their_rows(place, asked, limit):
+    source = BinIndexSource(Counting(X, Y), indexer(place, limit))
     for start, length in asked:
         stop = min(start + length, ROWS)
         block = source.read(Span(start, stop))
         assert (WANTED[:, start:stop] == block.X.T).all()
         assert (block.index == np.arange(start, stop)).all()
         assert block.y is None
-    assert source.maker.cache.bytes <= limit
+    assert source.indexer.cache.bytes <= limit
     if limit == 10**9 and place != NOWHERE:
         assert source.source.rows_read == len({row for a, n in asked for row in range(a, min(a + n, ROWS))})
-    source.maker.cache.clear()
+    source.indexer.cache.clear()
 
 
 @pytest.mark.parametrize("place", [MEMORY, DISK, NOWHERE])
 @given(asked=spans)
 def test_rows_that_cannot_be_used_are_left_out_each_time(place, asked):
-    source = SlotSource(ArraySource(with_nan(), Y), maker(place, nan="drop"))
+    source = BinIndexSource(ArraySource(with_nan(), Y), indexer(place, nan="drop"))
     for start, length in asked:
         rows = [row for row in range(start, min(start + length, ROWS)) if row not in BAD]
         block = source.read(Span(start, min(start + length, ROWS)))
         assert block.index.tolist() == rows
         assert (WANTED[:, rows] == block.X.T).all()
-    source.maker.cache.clear()
+    source.indexer.cache.clear()
 
 
 def test_rows_that_cannot_be_used_are_refused_otherwise():
     with pytest.raises(DataError, match="nan in column 1"):
-        SlotSource(ArraySource(with_nan(), Y), maker()).read(Span(0, 50))
+        BinIndexSource(ArraySource(with_nan(), Y), indexer()).read(Span(0, 50))
 
 
 def test_what_is_kept_in_memory_is_not_copied():
-    source = SlotSource(ArraySource(X, Y), maker())
+    source = BinIndexSource(ArraySource(X, Y), indexer())
     assert np.shares_memory(source.read(Span(0, 100)).X, source.read(Span(20, 60)).X)
 
 
 def test_spans_that_overlap_what_is_kept_are_not_kept_twice():
-    cache = SlotCache(MEMORY, 10**9)
+    cache = BinIndexCache(MEMORY, 10**9)
     for span in (Span(10, 20), Span(0, 11), Span(15, 16), Span(19, 30), Span(0, 10), Span(20, 25)):
         cache.put(span, WANTED[:, span.start : span.stop])
     assert [(tuple(span), kept is not None) for span, kept in cache.parts(Span(5, 40))] == [
@@ -109,21 +119,21 @@ def test_a_full_disk_is_no_harm(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    source = SlotSource(ArraySource(X, Y), maker(DISK))
+    source = BinIndexSource(ArraySource(X, Y), indexer(DISK))
     assert (WANTED[:, :100] == source.read(Span(0, 100)).X.T).all()
-    assert source.maker.cache.bytes == 0
+    assert source.indexer.cache.bytes == 0
 
 
 def test_no_file_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    source = SlotSource(ArraySource(X, Y), maker(DISK))
+    source = BinIndexSource(ArraySource(X, Y), indexer(DISK))
     source.read(Span(0, 100))
-    assert source.maker.cache.bytes > 0
+    assert source.indexer.cache.bytes > 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_source_of_slots_has_no_targets():
-    source = SlotSource(ArraySource(X, Y), maker())
+def test_a_source_of_bin_indices_has_no_targets():
+    source = BinIndexSource(ArraySource(X, Y), indexer())
     assert not source.has_targets
     with pytest.raises(InputError, match="no targets"):
         source.read_targets(Span(0, 1))
@@ -132,44 +142,44 @@ def test_a_source_of_slots_has_no_targets():
 # -- other processes
 
 
-def test_in_a_process_there_is_one_maker_for_a_run():
-    first = pickle.loads(pickle.dumps(maker()))
+def test_in_a_process_there_is_one_indexer_for_a_run():
+    first = pickle.loads(pickle.dumps(indexer()))
     first.cache.put(Span(0, 10), WANTED[:, :10])
-    again = pickle.loads(pickle.dumps(maker()))
-    assert again is first is maker_of("a run")
-    let_go("a run")
+    again = pickle.loads(pickle.dumps(indexer()))
+    assert again is first is known_indexer("a run")
+    end_run("a run")
     assert first.cache.bytes == 0
     with pytest.raises(MismatchError, match="does not know"):
-        maker_of("a run")
+        known_indexer("a run")
 
 
 def test_old_runs_are_let_go_unless_someone_is_at_them():
-    makers = [slot_maker(SCALING, MAP, f"run {i}", "error", DISK, 10**6) for i in range(MOST_RUNS + 1)]
-    for each in makers:
+    indexers = [indexer_of_run(SCALING, MAP, f"run {i}", "error", DISK, 10**6) for i in range(MOST_RUNS + 1)]
+    for each in indexers:
         each.cache.put(Span(0, 10), WANTED[:, :10])
-    in_use, forgotten = makers[0].cache, weakref.ref(makers[1])
-    del each, makers
-    slot_maker(SCALING, MAP, "another", "error", DISK, 10**6)
+    in_use, forgotten = indexers[0].cache, weakref.ref(indexers[1])
+    del each, indexers
+    indexer_of_run(SCALING, MAP, "another", "error", DISK, 10**6)
     gc.collect()
     assert forgotten() is None
     ((_, kept),) = in_use.parts(Span(0, 10))
-    assert np.array_equal(kept.slots(), WANTED[:, :10])
+    assert np.array_equal(kept.indices(), WANTED[:, :10])
     for key in ("another", *(f"run {i}" for i in range(MOST_RUNS + 1))):
-        let_go(key)
+        end_run(key)
 
 
-def test_a_source_of_slots_is_opened_again_by_its_spec(tmp_path):
+def test_a_source_of_bin_indices_is_opened_again_by_its_spec(tmp_path):
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", Y)
     from streamrf.data.open import open_source
 
-    mine = slot_maker(SCALING, MAP, "spec", "error", MEMORY, 10**6)
-    source = SlotSource(open_source(str(tmp_path)), mine)
+    mine = indexer_of_run(SCALING, MAP, "spec", "error", MEMORY, 10**6)
+    source = BinIndexSource(open_source(str(tmp_path)), mine)
     there = reopen(source.spec()["data"])
-    assert there.maker is mine
+    assert there.indexer is mine
     assert there.fingerprint() == source.fingerprint()
     assert (there.read(Span(3, 9)).X == source.read(Span(3, 9)).X).all()
-    let_go("spec")
+    end_run("spec")
 
 
 # -- the sums
@@ -190,7 +200,7 @@ def naive(rows):
 @given(cuts=st.lists(st.integers(0, ROWS), max_size=4))
 def test_first_sums_are_those_of_rows_one_by_one(count, cuts):
     held = chosen_rows(np.arange(ROWS), 0.2, 3)
-    statistic = Holdout(Bins(maker(), CODING), 0.2, 3, (0,))
+    statistic = Holdout(Bins(indexer(), CODING), 0.2, 3, (0,))
     state = statistic.zero()
     edges = [0, *sorted(cuts), ROWS]
     with Threads(count) as threads:
@@ -211,23 +221,23 @@ def test_a_product_is_that_of_dense_matrices_without_the_rows_held_out():
         Z[np.arange(ROWS), p, WANTED[p]] = 1
     Z = Z.reshape(ROWS, -1)[~chosen_rows(np.arange(ROWS), 0.3, 5)]
     wanted = (Z.T @ (Z @ table.reshape(2, -1).T)).T.reshape(table.shape)
-    slots = maker()
+    binning = indexer()
     spare = np.full(table.shape, 99, np.int64)
-    statistic = BinsProduct(slots, table, 0.3, 5, [spare])
+    statistic = BinsProduct(binning, table, 0.3, 5, [spare])
     state = statistic.zero()
     assert state.totals is spare
-    source = SlotSource(ArraySource(X, Y), slots)
+    source = BinIndexSource(ArraySource(X, Y), binning)
     for a, b in ((250, 400), (0, 250)):
         statistic.update(state, source.read(Span(a, b)), ALONE)
     assert (state.totals == wanted).all()
     there = pickle.loads(pickle.dumps(statistic))
     assert (there.zero().totals == 0).all()
     assert (there.table == table).all()
-    let_go("a run")
+    end_run("a run")
 
 
 def test_states_add_subtract_and_survive_as_arrays():
-    statistic = Bins(maker(), CODING)
+    statistic = Bins(indexer(), CODING)
     parts = [statistic.zero(), statistic.zero()]
     statistic.update(parts[0], Block(X[:150], Y[:150], np.arange(150)), ALONE)
     statistic.update(parts[1], Block(X[150:], Y[150:], np.arange(150, ROWS)), ALONE)
@@ -241,7 +251,7 @@ def test_states_add_subtract_and_survive_as_arrays():
 
 
 def test_sums_of_another_run_are_refused():
-    statistic = Bins(maker(), CODING)
+    statistic = Bins(indexer(), CODING)
     arrays = statistic.zero().arrays()
     with pytest.raises(FileFormatError, match=r"bins\.counts"):
         statistic.load({**arrays, "bins.counts": arrays["bins.counts"][:2]})
@@ -250,18 +260,18 @@ def test_sums_of_another_run_are_refused():
 
 
 def test_weights_of_rows_are_refused():
-    statistic = Bins(maker(), CODING)
+    statistic = Bins(indexer(), CODING)
     block = Block(X, Y, np.arange(ROWS), np.ones(ROWS))
     with pytest.raises(InputError, match="cannot have weights"):
         statistic.update(statistic.zero(), block, ALONE)
 
 
-def test_slots_on_disk_are_read_in_as_many_pieces_as_it_takes(monkeypatch):
+def test_bin_indices_on_disk_are_read_in_as_many_pieces_as_it_takes(monkeypatch):
     monkeypatch.setattr("streamrf.features.binning.index_cache.MOST_READ", 1000)
-    kept = SlotCache(DISK, 10**9)
+    kept = BinIndexCache(DISK, 10**9)
     kept.put(Span(0, ROWS), WANTED)
     ((_, found),) = kept.parts(Span(0, ROWS))
-    assert np.array_equal(found.slots(), WANTED)
+    assert np.array_equal(found.indices(), WANTED)
     kept._file.truncate(WANTED.nbytes - 10)
     with pytest.raises(StorageError, match="10 bytes too early"):
-        found.slots()
+        found.indices()

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, evenly
-from streamrf.features.kernels import Kernel
-from streamrf.support.errors import InputError
+from streamrf.features.fourier.frequencies import Draw, Frequencies, evenly, map_kind
 
 ROUNDS = 10  # directions are whitened and put back to norm 1 in turns; this many settle it to a few digits
 
@@ -48,23 +46,14 @@ def even_directions(W: np.ndarray) -> np.ndarray:
     return U
 
 
-def need_second_moment(kernel: Kernel) -> None:
-    """A spectral measure without a second moment has nothing to match."""
-    if not np.isfinite(kernel.second_moment(1)):
-        raise InputError(
-            f"moment-matched frequencies need a spectral measure with a second moment, and that of the {kernel.label} "
-            "kernel has none: use sobol or digital-net, or the gaussian, cauchy, matern32 or matern52 kernel"
-        )
-
-
+@map_kind("moment-matched", "mean and covariance of the spectral measure, exactly", second_moment=True)
 def draw_moment_matched(request: Draw) -> Frequencies:
     kernel, F, d = request.kernel, request.F, request.d
-    need_second_moment(kernel)
     W, variance = kernel.sample(request.rng(), F, d), kernel.second_moment(d) / d
     gaussian = kernel.radial and kernel.product  # it is the only one that is both
     if gaussian and d < F:
-        return evenly(_whitened(W) * np.sqrt(variance), "moment-matched")
+        return evenly(_whitened(W) * np.sqrt(variance))
     norms = np.linalg.norm(W, axis=1, keepdims=True)
     if gaussian:
         norms *= np.sqrt(d * variance / np.mean(norms**2))
-    return evenly(even_directions(W) * norms, "moment-matched")
+    return evenly(even_directions(W) * norms)

@@ -1,4 +1,4 @@
-"""Compiled loops of random binning: cells to slots, look-ups, and sums into slots.
+"""Compiled loops of random binning: cells to buckets, look-ups, and sums into buckets.
 
 Every result is the same in any blocking and on any machine: cells come from single float32 operations in a fixed order,
 hashes and sums from integers. NaN and infinities must have been screened out.
@@ -17,13 +17,7 @@ _ROWS = 512  # rows hashed at once: their columns and hashes stay in the first c
 
 @njit(cache=True, nogil=True)
 def _add_column(
-    x: np.ndarray,
-    shift: np.float32,
-    inverse: np.float32,
-    a: np.uint32,
-    b: np.uint32,
-    low: np.ndarray,
-    high: np.ndarray,
+    x: np.ndarray, shift: np.float32, inverse: np.float32, a: np.uint32, b: np.uint32, low: np.ndarray, high: np.ndarray
 ) -> None:
     """Mix the cells of one column into both halves of the hashes: one multiplication a half, eight rows at a time."""
     for r in range(low.shape[0]):
@@ -42,19 +36,10 @@ def _finish(low: np.ndarray, high: np.ndarray, bits: int, out: np.ndarray) -> No
 
 @njit(cache=True, nogil=True)
 def hash_rows(
-    X: np.ndarray,
-    start: int,
-    stop: int,
-    starts: np.ndarray,
-    columns: np.ndarray,
-    shifts: np.ndarray,
-    inverses: np.ndarray,
-    lows: np.ndarray,
-    highs: np.ndarray,
-    bits: int,
-    out: np.ndarray,
-) -> None:
-    """Slots (or, with 64 bits, whole hashes) of rows ``start`` to ``stop`` in every grid, into ``out`` (P, n)."""
+    X: np.ndarray, start: int, stop: int, starts: np.ndarray, columns: np.ndarray, shifts: np.ndarray,
+    inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, out: np.ndarray,
+) -> None:  # fmt: skip
+    """Bin indices (or, with 64 bits, whole hashes) of rows ``start`` to ``stop`` in every grid, into ``out`` (P, n)."""
     turned = np.empty((X.shape[1], _ROWS), np.float32)
     low_buffer, high_buffer = np.empty(_ROWS, np.uint32), np.empty(_ROWS, np.uint32)
     for first in range(start, stop, _ROWS):
@@ -82,16 +67,16 @@ def look_up(indices: np.ndarray, table: np.ndarray, start: int, stop: int, out: 
 
 
 @njit(cache=True, nogil=True)
-def add_to_slots(indices: np.ndarray, values: np.ndarray, p: int, totals: np.ndarray) -> None:
-    """Add one integer a row to the slots of grid p."""
+def add_to_buckets(indices: np.ndarray, values: np.ndarray, p: int, totals: np.ndarray) -> None:
+    """Add one integer a row to the buckets of grid p."""
     grid = totals[p]
     for r in range(indices.shape[1]):
         grid[indices[p, r]] += values[r]
 
 
 @njit(cache=True, nogil=True)
-def count_slots(indices: np.ndarray, p: int, counts: np.ndarray) -> None:
-    """Add one a row to the slots of grid p."""
+def count_buckets(indices: np.ndarray, p: int, counts: np.ndarray) -> None:
+    """Add one a row to the buckets of grid p."""
     grid = counts[p]
     for r in range(indices.shape[1]):
         grid[indices[p, r]] += 1
@@ -120,18 +105,9 @@ def scatter_rounded(values: np.ndarray, factor: float, positions: np.ndarray, ta
 
 @njit(cache=True, nogil=True)
 def moved_scores(
-    X: np.ndarray,
-    moves: np.ndarray,
-    starts: np.ndarray,
-    columns: np.ndarray,
-    shifts: np.ndarray,
-    inverses: np.ndarray,
-    lows: np.ndarray,
-    highs: np.ndarray,
-    bits: int,
-    table: np.ndarray,
-    totals: np.ndarray,
-) -> None:
+    X: np.ndarray, moves: np.ndarray, starts: np.ndarray, columns: np.ndarray, shifts: np.ndarray,
+    inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, table: np.ndarray, totals: np.ndarray,
+) -> None:  # fmt: skip
     """Add to ``totals[j]`` the squared change of each row's scores as its column j alone moves to ``moves[r, j]``.
 
     A hash is linear in the cells until its last step, so a moved column costs one look-up a grid, and none where the
