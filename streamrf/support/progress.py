@@ -15,7 +15,7 @@ log = logging.getLogger("streamrf")
 class Reporter:
     """Told of everything; writes it to the logger ``streamrf`` and nowhere else. Subclasses show what they like."""
 
-    wants_glimpses = False  # whether errors on hold-out rows are worth a hundredth of the pass
+    wants_progress_error = False  # whether errors on hold-out rows are worth a hundredth of the pass
 
     def note(self, text: str) -> None:
         """One sentence about what was found or done."""
@@ -34,7 +34,7 @@ class Reporter:
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
         """So many rows are done; the last save, if there is one, is so many seconds old."""
 
-    def glimpsed(self, error: float, what: str) -> None:
+    def progress_error(self, error: float, what: str) -> None:
         """The error on hold-out rows that the sums so far would give."""
         log.info("hold-out %s so far: %g", what, error)
 

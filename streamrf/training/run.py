@@ -13,7 +13,7 @@ import numpy as np
 
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.engines.base import Engine, Pass
+from streamrf.engines.base import Engine, Pass, showing
 from streamrf.engines.local import LocalEngine
 from streamrf.features.base import FeatureMap
 from streamrf.features.build import build_fourier
@@ -269,7 +269,7 @@ class Training:
             return fit_scaling(recipe.scaling, sample.X)
         job = Pass.start(Moments(self.source.n_features), self.source, nan=recipe.nan, **self._sizes())
         self.reporter.started("scaling", self.source.n_rows, 0)
-        moments = self.engine.run(job, lambda job: self.reporter.advanced(job.done.count + job.pending, None))
+        moments = self.engine.run(job, showing(self.reporter))
         self.reporter.finished()
         return fit_scaling("minmax", sample.X, moments=moments)
 
