@@ -125,7 +125,7 @@ class _Alone:
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
-        assert self._lock.acquire(blocking=False), "two errands at once"
+        assert self._lock.acquire(blocking=False), "two tasks at once"
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -527,18 +527,18 @@ def test_what_is_given_decides_which_maps_are_compared(shelf, options, map, monk
 
 
 def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
-    from streamrf.solvers.progress_error import Glimpse
+    from streamrf.solvers.progress_error import ProgressError
 
     looks = []
 
     class Looks(Reporter):
-        wants_estimates = True
+        wants_progress_error = True
 
         def started(self, what, rows, done):
             looks.append(what)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Glimpse, "_guess", lambda self: 0.0)
+        patch.setattr(ProgressError, "_guess", lambda self: 0.0)
         patch.setattr("streamrf.solvers.progress_error.FIRST", 0.0)
         train(SOURCE, FIXED.with_(grids=2), ALONE, Looks())
     assert looks[0] == "training"

@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +30,10 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.data.writers import zarr as zarr_sink
 from streamrf.data.writers.parts import open_parts
-from streamrf.engines.base import Pass
-from streamrf.engines.cluster import ClusterEngine
-from streamrf.engines.cluster.addresses import Address, connect
-from streamrf.engines.cluster.crew import Crew
-from streamrf.engines.cluster.errands import add_sums, orders_for, sum_rows
-from streamrf.engines.cluster.needs import STATES, worker_needs
+from streamrf.engines.base import STATES, Next, Pass, WorkerNeeds
+from streamrf.engines.cluster import Address, ClusterEngine, connect
+from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
+from streamrf.engines.cluster.workers import Workers
 from streamrf.models.model import Model
 from streamrf.models.predict import evaluate_rows, predict_elsewhere, prediction_columns, predictions
 from streamrf.recipe import Recipe
@@ -147,7 +146,7 @@ class TestWorkers:
         # one worker has it from us and hands it on as a copy of its own: it may be unpacked there once more
         assert len(arrivals) <= len(workers) + 1
 
-    def test_an_errand_has_all_threads_and_the_worker_to_itself(self, data: str, tmp_path: Path) -> None:
+    def test_a_task_has_all_threads_and_the_worker_to_itself(self, data: str, tmp_path: Path) -> None:
         with local_cluster(1, threads=3) as (_, client):
             job = counted(ClusterEngine(client, group_seconds=0), data, seconds=0.01, trace=str(tmp_path))
         assert (job.state.counts == 1).all()  # Counts fails where two updates run at once
@@ -163,12 +162,17 @@ class TestWorkers:
         source = open_source(data)
         job = Pass.start(Counts(source.n_rows, seconds=0.2), source, span_rows=300)
         seen: list[int] = []
-        ClusterEngine(client, group_seconds=30).run(job, lambda job: seen.append(job.done.count + job.pending))
+
+        def watch(job: Pass[Any], pending: int) -> Next:
+            seen.append(job.done.count + pending)
+            return Next.CONTINUE
+
+        ClusterEngine(client, group_seconds=30).run(job, watch)
         assert seen[-1] == source.n_rows
         assert len(set(seen)) > 5
         assert all(after >= before for before, after in itertools.pairwise(seen))
 
-    def test_many_chunks_are_few_errands(self, client: Client, tmp_path: Path) -> None:
+    def test_many_chunks_are_few_tasks(self, client: Client, tmp_path: Path) -> None:
         table = pd.DataFrame({"x": np.arange(30_000.0), "y": 1.0})
         transitions = []
         for rows in (10, 3000):
@@ -190,16 +194,17 @@ class TestWorkers:
         assert not left
 
 
-def test_errands_change_nothing_they_are_given(client: Client, data: str) -> None:
-    """Else an errand that is done a second time, after its result was lost, would count rows twice."""
+def test_tasks_change_nothing_they_are_given(client: Client, data: str) -> None:
+    """Else a task that is done a second time, after its result was lost, would count rows twice."""
     source = open_source(data)
-    statistic, crew = Counts(source.n_rows), Crew(client)
-    crew.look()
-    home = next(iter(crew.hands))
-    shared, orders = crew.share(statistic), orders_for(source, "error", "a test")
+    statistic, workers = Counts(source.n_rows), Workers(client)
+    workers.refresh()
+    home = next(iter(workers.alive))
+    shared, session = workers.share(statistic), RowsToRead.of(source, "error", "a test")
 
     def summed(rows: Span, earlier: Any = None) -> Any:
-        return crew.give(home, sum_rows, shared, earlier, orders={**orders, "spans": [tuple(rows)]}).future
+        spans = (tuple(rows),)
+        return workers.submit(home, sum_rows, shared, earlier, replace(session, spans=spans), reports=True).future
 
     def counts(future: Any) -> np.ndarray:
         return client.gather(future, direct=True)["arrays"]["counts"].copy()
@@ -207,7 +212,7 @@ def test_errands_change_nothing_they_are_given(client: Client, data: str) -> Non
     first, second = summed(Span(0, 100)), summed(Span(100, 300))
     before = counts(first), counts(second)
     more = [summed(Span(300, 400), first) for _ in range(2)]
-    both = [crew.give(home, add_sums, shared, first, second).future for _ in range(2)]
+    both = [workers.submit(home, add_sums, shared, first, second).future for _ in range(2)]
     assert np.array_equal(counts(more[0]), counts(more[1]))
     assert np.array_equal(counts(both[0]), counts(both[1]))
     assert counts(both[0]).sum() == 300
@@ -237,7 +242,7 @@ class TestMistakes:
 
     def test_an_asynchronous_client(self) -> None:
         with pytest.raises(InputError, match="asynchronous"):
-            ClusterEngine(SimpleNamespace(asynchronous=True)).hands()
+            ClusterEngine(SimpleNamespace(asynchronous=True)).workers()
 
     def test_addresses(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="give one of them"):
@@ -251,7 +256,7 @@ class TestMistakes:
             pass
 
     def test_no_scheduler_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("streamrf.engines.cluster.addresses.CONNECT_SECONDS", 0.5)
+        monkeypatch.setattr("streamrf.engines.cluster.engine.CONNECT_SECONDS", 0.5)
         with (
             pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"),
             connect(Address("tcp://127.0.0.1:9")),
@@ -262,12 +267,12 @@ class TestMistakes:
 class TestPlan:
     def test_states_are_counted(self) -> None:
         parts = {"statistics": 100, "hold-out rows": 5, "block": 7, "reading": 11}
-        needs = worker_needs(1000, parts, [2000, None])
+        needs = WorkerNeeds.of(1000, parts, [2000, None])
         assert needs.projected == 1000 + int(1.08 * (STATES * 105 + 18))
         assert "up to 4 states of 105 B" in needs.describe()
         needs.check()
         with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 1\.50 kB.*--D"):
-            worker_needs(1000, parts, [1500, 2000]).check()
+            WorkerNeeds.of(1000, parts, [1500, 2000]).check()
 
     def test_workers_hold_no_more_than_was_projected(self, data: str, tmp_path: Path) -> None:
         """With checkpoints collected on the way, when most states are alive."""

@@ -19,8 +19,8 @@ from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass
-from streamrf.solvers import progress_error as glimpse
-from streamrf.solvers.progress_error import Glimpse, first_rows
+from streamrf.solvers import progress_error
+from streamrf.solvers.progress_error import ProgressError, first_rows
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.sample import SampleState, chosen_rows
@@ -33,12 +33,12 @@ QUICK = Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)
 
 
 class Curious(Reporter):
-    wants_estimates = True
+    wants_progress_error = True
 
     def __init__(self):
         self.seen = []
 
-    def estimated(self, error, what):
+    def progress_error(self, error, what):
         self.seen.append((error, what))
 
 
@@ -51,7 +51,7 @@ def partial_pass(X, y):
 
 
 @pytest.mark.parametrize("classes", [None, 2, 3])
-def test_a_glimpse_is_the_error_of_the_sums_so_far(classes):
+def test_the_progress_error_is_the_error_of_the_sums_so_far(classes):
     X, y = smooth(600) if classes is None else labelled(600, classes=classes)
     prepared, job = partial_pass(X, y)
     held = chosen_rows(np.arange(600), 0.3, 0)
@@ -62,14 +62,14 @@ def test_a_glimpse_is_the_error_of_the_sums_so_far(classes):
     else:
         guesses = scores[:, 0] > 0 if classes == 2 else scores.argmax(axis=1)
         expected = np.mean(guesses != y[held])
-    found = Glimpse(prepared.pipeline, prepared.recipe.ridge, Curious()).error(job.state)
+    found = ProgressError(prepared.pipeline, prepared.recipe.ridge, Curious()).error(job.state)
     assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_looking_takes_a_hundredth_of_the_time():
     prepared, job = partial_pass(*smooth(600))
     now, cost, looks = [0.0], 2.0, Curious()
-    watch = Glimpse(prepared.pipeline, prepared.recipe.ridge, looks, clock=lambda: now[0])
+    watch = ProgressError(prepared.pipeline, prepared.recipe.ridge, looks, clock=lambda: now[0])
 
     def slow(state):
         now[0] += cost
@@ -81,17 +81,17 @@ def test_looking_takes_a_hundredth_of_the_time():
         watch(job)
     spent = cost * len(looks.seen)
     assert len(looks.seen) > 10
-    assert spent / now[0] <= 1.01 * glimpse.SHARE
+    assert spent / now[0] <= 1.01 * progress_error.SHARE
 
 
 def test_nobody_looks_where_it_is_dear_or_unwanted():
     prepared, job = partial_pass(*smooth(600))
-    assert Glimpse(prepared.pipeline, prepared.recipe.ridge, Reporter()).due == float("inf")
+    assert ProgressError(prepared.pipeline, prepared.recipe.ridge, Reporter()).due == float("inf")
     many = Curious()
-    large = prepare(ArraySource(*smooth(200)), QUICK.with_(D=glimpse.MOST_FEATURES + 1))
-    assert Glimpse(large.pipeline, large.recipe.ridge, many).due == float("inf")
+    large = prepare(ArraySource(*smooth(200)), QUICK.with_(D=progress_error.MOST_FEATURES + 1))
+    assert ProgressError(large.pipeline, large.recipe.ridge, many).due == float("inf")
     few = Holdout(job.statistic.statistic, 0.01, 0).zero()
-    assert Glimpse(prepared.pipeline, prepared.recipe.ridge, many).error(few) is None
+    assert ProgressError(prepared.pipeline, prepared.recipe.ridge, many).error(few) is None
 
 
 def test_the_rows_that_are_looked_at_stay_the_same():
@@ -105,8 +105,8 @@ def test_the_rows_that_are_looked_at_stay_the_same():
 
 
 def test_a_run_shows_its_error_so_far(monkeypatch):
-    monkeypatch.setattr(glimpse, "FIRST", 0.0)
-    monkeypatch.setattr(glimpse, "FLOPS", 1e15)
+    monkeypatch.setattr(progress_error, "FIRST", 0.0)
+    monkeypatch.setattr(progress_error, "FLOPS", 1e15)
     looks = Curious()
     train(ArraySource(*smooth(40_000)), QUICK, reporter=looks)
     assert looks.seen
@@ -126,7 +126,7 @@ def test_plain_lines_name_the_error_so_far(capsys, monkeypatch):
     reporter = display.PlainReporter()
     reporter.started("training", 1000, 0)
     reporter.advanced(400, None)
-    reporter.estimated(0.12345, "RMSE")
+    reporter.progress_error(0.12345, "RMSE")
     reporter.advanced(1000, 3.0)
     first, second = capsys.readouterr().err.splitlines()
     assert "400 of 1,000 rows" in first

@@ -34,8 +34,8 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
 from streamrf.data.retries import WAITS, persistently
 from streamrf.data.source import Span
-from streamrf.engines.base import Pass
-from streamrf.engines.cluster import ClusterEngine, foreman
+from streamrf.engines.base import Next, Pass
+from streamrf.engines.cluster import ClusterEngine, dispatch
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments, moments_of
 from streamrf.support.errors import BudgetError, ClusterError, ExistsError, StorageError
@@ -82,10 +82,11 @@ class At:
     def __init__(self, rows: int, action: Callable[[], Any]) -> None:
         self.rows, self.action, self.done = rows, action, False
 
-    def __call__(self, job: Pass[Any]) -> None:
-        if not self.done and job.done.count + job.pending >= self.rows:
+    def __call__(self, job: Pass[Any], pending: int) -> Next:
+        if not self.done and job.done.count + pending >= self.rows:
             self.done = True
             self.action()
+        return Next.CONTINUE
 
 
 def count_rows(client: Client, path: str, *watchers: Any, seconds: float = 0.2, **settings: Any) -> Pass[Any]:
@@ -93,9 +94,8 @@ def count_rows(client: Client, path: str, *watchers: Any, seconds: float = 0.2, 
     source = open_source(path)
     job = Pass.start(Counts(source.n_rows, seconds=seconds, **settings), source, span_rows=200)
 
-    def watch(job: Pass[Any]) -> None:
-        for watcher in watchers:
-            watcher(job)
+    def watch(job: Pass[Any], pending: int) -> Next:
+        return max((watcher(job, pending) for watcher in watchers), key=list(Next).index, default=Next.CONTINUE)
 
     ClusterEngine(client, group_seconds=0.2).run(job, watch)
     return job
@@ -119,7 +119,7 @@ class TestWorkers:
             for pid in pids(client):
                 os.kill(pid, signal.SIGKILL)
 
-        assert_once(count_rows(client, data, At(3000, kill_all), lambda job: job.ask(stop=False)))
+        assert_once(count_rows(client, data, At(3000, kill_all), lambda job, pending: Next.COLLECT))
 
     def test_killed_while_training(self, client: Client, data: str) -> None:
         expected = train(open_source(data), FIXED).state.digest()
@@ -182,7 +182,7 @@ class TestWorkers:
 
     def test_one_is_paused_by_dask(self, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """What it was given and never begins is done by the other, and what it holds still counts."""
-        monkeypatch.setattr(foreman, "STUCK", 1.0)
+        monkeypatch.setattr(dispatch, "STUCK", 1.0)
         config = {**QUICK, "distributed.worker.memory.pause": 0.5, "distributed.worker.memory.terminate": False}
         with local_cluster(2, config=config, memory_limit="700MB") as (_, client):
             victim = next(iter(client.scheduler_info()["workers"]))

@@ -20,7 +20,7 @@ def load_script(name):
 
 
 model = load_script("scaling_model")
-FREE = {"add": 0.0, "move": 0.0, "latency": 0.0, "errand": 0.0, "state": 0}
+FREE = {"add": 0.0, "move": 0.0, "latency": 0.0, "task": 0.0, "state": 0}
 
 
 def costs(**seconds):
@@ -36,19 +36,20 @@ def test_where_only_rows_cost_time_workers_share_it():
 def test_equal_parts_meet_in_a_tree(levels):
     """Each worker has one unit of work, all end at once, and then there are ``levels`` steps and a trip."""
     workers = 2**levels
-    crew = model.SimulatedCrew(costs(add=0.5, move=2.0), np.ones(workers))
+    cluster = model.SimulatedWorkers(costs(add=0.5, move=2.0), np.ones(workers))
     spans = [model.Span(i, i + 1) for i in range(workers)]
     job = model.Pass.start(model.NoStatistic(), model.ArraySource(np.zeros((workers, 1), np.float32)))
     groups = model.Groups(model.units_of(spans))
-    model.Summing(job, crew, groups, {}, seconds=10.0, fits=lambda span: True).run(lambda job: None)
-    assert crew.merges == workers - 1
-    assert crew.clock == pytest.approx(1e-3 + levels * 2.5 + 2.0)
-    assert crew.clock - 1e-3 == pytest.approx(model.merging_seconds(costs(add=0.5, move=2.0), workers))
+    limits, read = model.Limits(10.0, lambda span: True), model.RowsToRead("", "error")
+    model.Summing(job, cluster, groups, read, limits).run(model.unwatched)
+    assert cluster.merges == workers - 1
+    assert cluster.clock == pytest.approx(1e-3 + levels * 2.5 + 2.0)
+    assert cluster.clock - 1e-3 == pytest.approx(model.merging_seconds(costs(add=0.5, move=2.0), workers))
 
 
 def test_the_driver_does_one_thing_at_a_time():
     """A thousand workers that are done in no time wait for whoever hands out their work."""
-    found = model.simulate(costs(row=0.0, errand=0.01), 1000, np.ones(1000))
+    found = model.simulate(costs(row=0.0, task=0.01), 1000, np.ones(1000))
     assert found["seconds"] >= 1000 * 0.01 + 999 * 0.01  # one group and one merge each
 
 
@@ -56,7 +57,7 @@ def test_the_driver_does_one_thing_at_a_time():
 def test_stragglers_are_not_waited_for(workers):
     speeds = np.ones(workers)
     speeds[0] = 0.1
-    found = model.simulate(costs(latency=0.01, errand=1e-4), workers * 100_000, speeds)
+    found = model.simulate(costs(latency=0.01, task=1e-4), workers * 100_000, speeds)
     assert found["seconds"] < 1.25 * found["ideal"]  # the slow one takes a sixth of that for the least piece there is
     assert model.even_shares(costs(), workers * 100_000, speeds) > 8 * found["ideal"]
 

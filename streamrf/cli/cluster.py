@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
 from streamrf.support.progress import Reporter
+
+if TYPE_CHECKING:
+    from streamrf.engines.cluster import ClusterEngine
+
+F = TypeVar("F", bound=Callable[..., object])
 
 _OPTIONS = (
     click.option("--scheduler", metavar="ADDRESS", help="Use a Dask cluster: tcp://HOST:8786, tls://..., or the"
@@ -20,28 +25,40 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
+class ClusterOptions(TypedDict):
+    """The values of the options above."""
+
+    scheduler: str | None
+    workers: int | None
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
+
+
+def cluster_options(function: F) -> F:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
-def pop_cluster(options: dict[str, Any]) -> dict[str, Any]:
+def pop_cluster(options: dict[str, Any]) -> ClusterOptions:
     """Take the cluster options out of the others."""
-    return {name: options.pop(name) for name in ("scheduler", "workers", "tls_ca", "tls_cert", "tls_key")}
+    return ClusterOptions(
+        scheduler=options.pop("scheduler"), workers=options.pop("workers"), tls_ca=options.pop("tls_ca"),
+        tls_cert=options.pop("tls_cert"), tls_key=options.pop("tls_key"),
+    )  # fmt: skip
 
 
 @contextmanager
 def cluster_engine(
-    cluster: dict[str, Any], reporter: Reporter, *, threads: int | None = None, memory: int | None = None
-) -> Iterator[Any]:
+    cluster: ClusterOptions, reporter: Reporter, *, threads: int | None = None, memory: int | None = None
+) -> Iterator[ClusterEngine | None]:
     """The engine of the cluster that was asked for; None where none was."""
     if not (cluster["scheduler"] or cluster["workers"]):
         _refuse_stray_certificates(cluster)
         yield None
         return
-    from streamrf.engines.cluster import ClusterEngine, connect
-    from streamrf.engines.cluster.addresses import Address
+    from streamrf.engines.cluster import Address, ClusterEngine, connect
 
     with connect(Address(**cluster, threads=threads, memory=memory)) as client:
         engine = ClusterEngine(client)
@@ -49,7 +66,7 @@ def cluster_engine(
         yield engine
 
 
-def _refuse_stray_certificates(cluster: dict[str, Any]) -> None:
+def _refuse_stray_certificates(cluster: ClusterOptions) -> None:
     from streamrf.support.errors import InputError
 
     if any(cluster.values()):

@@ -29,7 +29,7 @@ def make_reporter(*, quiet: bool) -> Reporter:
 class PlainReporter(Reporter):
     """One line at a time, for logs."""
 
-    wants_estimates = True
+    wants_progress_error = True
 
     def note(self, text: str) -> None:
         self._say(text)
@@ -55,10 +55,10 @@ class PlainReporter(Reporter):
         self._what, self._rows, self._first = what, rows, done
         self._begun = self._said = time.monotonic()
         self._done = done
-        self._glimpse = ""
+        self._error_so_far = ""
 
-    def estimated(self, error: float, what: str) -> None:
-        self._glimpse = f", hold-out {what} {error:.4g} so far"
+    def progress_error(self, error: float, what: str) -> None:
+        self._error_so_far = f", hold-out {what} {error:.4g} so far"
 
     def finished(self) -> None:
         """Nothing more to say: the last line said it."""
@@ -76,7 +76,7 @@ class PlainReporter(Reporter):
         saved = "" if checkpoint_age is None else f", saved {format_seconds(checkpoint_age)} ago"
         return (
             f"{self._what}: {format_count(done)} of {format_count(self._rows)} rows, {rate:,.0f} rows/s, {left} left,"
-            f" {format_bytes(memory.resident())}{saved}{self._glimpse}"
+            f" {format_bytes(memory.resident())}{saved}{self._error_so_far}"
         )
 
     def _say(self, text: str) -> None:

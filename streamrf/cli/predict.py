@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
+from streamrf.cli.cluster import ClusterOptions, cluster_engine, cluster_options, pop_cluster
 from streamrf.cli.options import data_options, open_data, print_json, run_options, shards_argument
 
 STREAM = "-"
@@ -140,7 +140,7 @@ class _Job:
             rows = job.run(tables_at(location, form, stream_columns(self.model), where), sink)
         return rows, job.unknown
 
-    def source(self, data: tuple[str, ...], cluster: dict[str, Any]) -> tuple[int, dict[str, int]]:
+    def source(self, data: tuple[str, ...], cluster: ClusterOptions) -> tuple[int, dict[str, int]]:
         """Tables that are read in parts, here or by a cluster."""
         from streamrf.models.predict import predict_elsewhere, predict_rows
         from streamrf.support.threads import Threads

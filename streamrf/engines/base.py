@@ -1,22 +1,37 @@
-"""The one verb of an engine: sum a Statistic over the rows of a Source."""
+"""The one verb of an engine: sum a Statistic over the rows of a Source.
+
+After every block the engine calls a watcher and does what it returns: continue, collect or stop.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Generic
 
 from streamrf.data.source import Source
-from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.base import S, Statistic
 from streamrf.statistics.rowset import RowSet
+from streamrf.support.errors import BudgetError
+from streamrf.support.progress import Reporter
+from streamrf.support.units import format_bytes
 
-S = TypeVar("S", bound=State)
+Order = Callable[[int], Iterable[int]]  # a permutation of so many units of work
+
+SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20  # read at a time, where chunks are smaller
+
+# The states alive on a worker at its worst: the sum it works on and the one it started from; at a checkpoint, while two
+# more are added, both of them and their sum.
+STATES = 4
+PAUSED_AT = 0.8  # share of its memory limit at which Dask gives a worker no more work
+SLACK = 1.08
 
 
 @dataclass
 class Pass(Generic[S]):
-    """One pass over a source: what to sum, what has been summed so far, and which rows are in it."""
+    """One pass over a source. Between two blocks ``state`` is the sum of exactly the rows in ``done``."""
 
     statistic: Statistic[S]
     source: Source
@@ -24,39 +39,58 @@ class Pass(Generic[S]):
     done: RowSet = field(default_factory=RowSet)
     dropped: int = 0
     nan: str = "error"
-    span_rows: int = 65_536  # rows read at a time, where chunks are smaller
-    span_bytes: int = 256 * 2**20
-    pending: int = 0  # rows summed elsewhere that are not in ``state`` yet
-    arrived: bool = False  # whether such rows have just come in
-    collect: bool = False  # a watcher asks for them to come in, soon
-    stop: bool = False  # and for nothing new to be begun
-    whole: bool = False  # whether ``state`` is that of the rows in ``done``, and not in the middle of a block
+    span_rows: int = SPAN_ROWS
+    span_bytes: int = SPAN_BYTES
 
     @classmethod
-    def start(cls, statistic: Statistic[S], source: Source, **settings: Any) -> Pass[S]:
-        return cls(statistic, source, statistic.zero(), **settings)
+    def start(
+        cls, statistic: Statistic[S], source: Source, *, nan: str = "error", span_rows: int = SPAN_ROWS,
+        span_bytes: int = SPAN_BYTES,
+    ) -> Pass[S]:  # fmt: skip
+        return cls(statistic, source, statistic.zero(), nan=nan, span_rows=span_rows, span_bytes=span_bytes)
 
-    def ask(self, *, stop: bool) -> None:
-        """A watcher needs the rows that are summed elsewhere: to save them, or to stop for good."""
-        self.collect, self.stop = True, stop
+    def reset(self) -> None:
+        """Start again. After a failed update ``state`` may hold part of a block, so it is the sum of no known rows."""
+        self.state, self.done, self.dropped = self.statistic.zero(), RowSet(), 0
 
     @property
     def rows_left(self) -> int:
         return self.source.n_rows - self.done.count
 
 
-Watcher = Callable[[Pass[Any]], None]  # called after every block; may save, show, or raise to stop
+class Next(Enum):
+    """What a watcher wants the engine to do next."""
+
+    CONTINUE = "continue"
+    COLLECT = "collect"  # bring in soon what other processes have summed, and continue
+    STOP = "stop"  # begin nothing new, bring in what is summed, and return
 
 
-def unwatched(_: Pass[Any]) -> None:
-    """A watcher that looks away."""
+# Called between blocks with the pass and the rows that other processes have summed but ``state`` does not hold yet.
+# It may save and show; it may also raise, which ends the pass at once.
+Watcher = Callable[[Pass[S], int], Next]
+
+
+def unwatched(job: Pass[S], pending: int) -> Next:
+    """A watcher that does nothing."""
+    return Next.CONTINUE
+
+
+def showing(reporter: Reporter) -> Watcher[S]:
+    """A watcher that only reports how many rows are summed."""
+
+    def watch(job: Pass[S], pending: int) -> Next:
+        reporter.advanced(job.done.count + pending, None)
+        return Next.CONTINUE
+
+    return watch
 
 
 class Engine(ABC):
     """Where the summing happens."""
 
-    def needs(self, reserved: int, parts: dict[str, int]) -> Any:
-        """What other processes will need for a pass of these parts; None where there are no others."""
+    def needs(self, reserved: int, parts: dict[str, int]) -> WorkerNeeds | None:
+        """Memory that other processes need for a pass with these parts; None where there are no others."""
         return None
 
     def everywhere(self, work: Callable[[], object]) -> None:
@@ -64,5 +98,47 @@ class Engine(ABC):
         work()
 
     @abstractmethod
-    def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
-        """Sum all rows of ``job`` that are not done yet; the state, complete."""
+    def run(self, job: Pass[S], watch: Watcher[S] = unwatched) -> S:
+        """Sum the rows of ``job`` that are not done yet. All of them are done at the end, unless a watcher said stop.
+
+        Rows that cannot be read raise an error, after everything that was summed so far is in ``job.state``.
+        """
+
+
+@dataclass(frozen=True)
+class WorkerNeeds:
+    """Memory of each worker of a cluster, from sizes alone, and the limit of the smallest."""
+
+    workers: int
+    states: int
+    state_bytes: int
+    projected: int
+    limit: int | None
+
+    @classmethod
+    def of(cls, reserved: int, parts: dict[str, int], limits: Sequence[int | None]) -> WorkerNeeds:
+        """From a plan's parts, and the memory limits of the workers."""
+        state = parts["statistics"] + parts["hold-out rows"]
+        projected = reserved + int(SLACK * (STATES * state + parts["block"] + parts["reading"]))
+        known = [limit for limit in limits if limit]
+        return cls(len(limits), STATES, state, projected, min(known, default=None))
+
+    def describe(self) -> str:
+        limit = "no limit is known" if self.limit is None else f"the smallest has {format_bytes(self.limit)}"
+        return (
+            f"on each of {self.workers} workers: projected memory {format_bytes(self.projected)} with up to"
+            f" {self.states} states of {format_bytes(self.state_bytes)} alive at once; {limit}"
+        )
+
+    def check(self) -> None:
+        """Refuse now what Dask would stop later."""
+        if self.limit is not None and self.projected > PAUSED_AT * self.limit:
+            raise BudgetError(
+                f"each worker is projected to need {format_bytes(self.projected)} ({self.states} states of"
+                f" {format_bytes(self.state_bytes)} and what reading takes), but the smallest has a limit of"
+                f" {format_bytes(self.limit)}, of which {PAUSED_AT:.0%} can be used: give the workers more memory,"
+                " start fewer on a machine, or lower --D"
+            )
+
+    def to_json(self) -> dict[str, int | None]:
+        return asdict(self)

@@ -5,57 +5,61 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from streamrf.data.retries import persistently
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
 from streamrf.data.spans import work_spans
-from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
+from streamrf.engines.base import Engine, Next, Order, Pass, Watcher, unwatched
+from streamrf.statistics.base import S
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.threads import Threads
 
-AHEAD = 1  # blocks that wait, read and screened, while one is summed: with the one being read, three are alive
-PIECE = 8192  # rows between two looks at the clock and at Ctrl-C, unless a statistic wants more at a time
+AHEAD = 1  # blocks read and screened while another is summed: with the one being read, three are alive
+PIECE = 8192  # rows between two calls of the watcher, unless a statistic wants more at a time
+
+Read = tuple[Block, int, Span]  # a screened block, how many of its rows were dropped, and where it was read
 
 
 class LocalEngine(Engine):
     """Reads in the background, sums in the foreground; ``order`` permutes the spans, to show it does not matter."""
 
-    def __init__(self, threads: Threads, order: Any = None) -> None:
+    def __init__(self, threads: Threads, order: Order | None = None) -> None:
         self.threads = threads
         self._order = order
 
-    def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
+    def run(self, job: Pass[S], watch: Watcher[S] = unwatched) -> S:
         for block, _, span in read_ahead(job.source, self._spans(job), job.nan):
             for rows, piece in pieces(block, span, job.statistic.piece_rows):
-                job.whole = False
-                job.statistic.update(job.state, piece, self.threads)
-                job.done.add(rows)
-                job.whole = True
-                job.dropped += len(rows) - len(piece)  # with the rows it is of: a run that stops here counts no other
-                watch(job)
+                self._add(job, rows, piece)
+                if watch(job, 0) is Next.STOP:
+                    return job.state
         return job.state
 
-    def _spans(self, job: Pass[Any]) -> list[Span]:
+    def _add(self, job: Pass[S], rows: Span, piece: Block) -> None:
+        try:
+            job.statistic.update(job.state, piece, self.threads)
+        except Exception:
+            job.reset()
+            raise
+        job.done.add(rows)
+        job.dropped += len(rows) - len(piece)  # with its own rows: a run that stops here counts no others
+
+    def _spans(self, job: Pass[S]) -> list[Span]:
         spans = remaining_spans(job)
         return spans if self._order is None else [spans[i] for i in self._order(len(spans))]
 
 
-def remaining_spans(job: Pass[Any]) -> list[Span]:
+def remaining_spans(job: Pass[S]) -> list[Span]:
     """What is left to read, in units of work."""
     spans = work_spans(job.source, job.span_rows, job.span_bytes)
     if not job.done.count:
         return list(spans)
-    return [left for span in spans for left in _minus(span, job.done)]
-
-
-def _minus(span: Span, done: RowSet) -> Iterator[Span]:
-    return iter(RowSet([span]).difference(done).spans())
+    return [left for span in spans for left in RowSet([span]).difference(job.done).spans()]
 
 
 def pieces(block: Block, span: Span, most: int = PIECE) -> Iterator[tuple[Span, Block]]:
-    """The block in pieces of at most so many rows; the spans cover dropped rows too, so that the ledger has no gaps."""
+    """The block in pieces of at most so many rows; the spans cover dropped rows too, so that row sets have no gaps."""
     if len(span) <= most:
         yield span, block
         return
@@ -69,12 +73,12 @@ def pieces(block: Block, span: Span, most: int = PIECE) -> Iterator[tuple[Span, 
         yield Span(start, stop), block.take(inside)
 
 
-def read_ahead(source: Source, spans: Sequence[Span], nan: str) -> Iterator[tuple[Block, int, Span]]:
+def read_ahead(source: Source, spans: Sequence[Span], nan: str) -> Iterator[Read]:
     """Blocks of the spans in order, read and screened by a thread of its own; its errors are raised here."""
-    ready: queue.Queue[Any] = queue.Queue(AHEAD)
+    ready: queue.Queue[Read | BaseException | None] = queue.Queue(AHEAD)
     stop = threading.Event()
 
-    def put(item: Any) -> bool:
+    def put(item: Read | BaseException | None) -> bool:
         while not stop.is_set():
             try:
                 ready.put(item, timeout=0.1)

@@ -10,7 +10,7 @@ import numpy as np
 from streamrf.data.source import Block, Source
 from streamrf.data.spans import work_spans
 from streamrf.data.writers import Sink
-from streamrf.engines.base import Engine, Pass
+from streamrf.engines.base import Engine, Pass, showing
 from streamrf.engines.local import LocalEngine, pieces, read_ahead
 from streamrf.models.model import Model
 from streamrf.statistics.scores import Scores
@@ -97,7 +97,7 @@ def evaluate_rows(
     job = Pass.start(statistic, source, nan=nan)
     reporter.started("evaluating", source.n_rows, 0)
     engine = engine or LocalEngine(threads)
-    state = engine.run(job, lambda job: reporter.advanced(job.done.count + job.pending, None))
+    state = engine.run(job, showing(reporter))
     reporter.finished()
     if not state.sums["rows"][0]:
         raise DataError(f"none of the {source.n_rows} rows can be used: every one has NaN")

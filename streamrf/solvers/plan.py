@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from streamrf.data.source import Source
 from streamrf.data.spans import work_spans
+from streamrf.engines.base import WorkerNeeds
 from streamrf.engines.local import AHEAD
 from streamrf.solvers.settings import SolverSettings
 from streamrf.support import memory
@@ -93,17 +94,6 @@ class Part:
     cure: str
 
 
-class WorkerPlan(Protocol):
-    """What each worker of a cluster needs."""
-
-    limit: int | None
-    projected: int
-
-    def describe(self) -> str: ...
-    def check(self) -> None: ...
-    def to_json(self) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True)
 class CachePlan:
     """Where bin indices are kept between passes, up to how many bytes, and why."""
@@ -127,7 +117,7 @@ class Plan:
     span_bytes: int
     seconds: Mapping[str, float] = field(default_factory=dict)
     others: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # seconds of the solvers that could do it
-    workers: WorkerPlan | None = None
+    workers: WorkerNeeds | None = None
     cache: CachePlan | None = None
 
     @property

@@ -34,7 +34,7 @@ class PlanSummary(Protocol):
 class Reporter:
     """Is told of everything a run does, and writes it to the logger ``streamrf``. Subclasses show what they like."""
 
-    wants_estimates = False  # whether a hundredth of the pass may be spent on progress errors
+    wants_progress_error = False  # whether a hundredth of the pass may be spent on progress errors
 
     def note(self, text: str) -> None:
         """One sentence about what was found or done."""
@@ -53,7 +53,7 @@ class Reporter:
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
         """``done`` rows are done. The last checkpoint, if there is one, is ``checkpoint_age`` seconds old."""
 
-    def estimated(self, error: float, what: str) -> None:
+    def progress_error(self, error: float, what: str) -> None:
         """The progress error: the error on hold-out rows with the rows summed so far."""
         log.info("hold-out %s so far: %g", what, error)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamrf.data.sampling import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.engines.base import Engine, Pass
+from streamrf.engines.base import Engine, Pass, showing
 from streamrf.features.base import FeatureMap
 from streamrf.features.build import build_map
 from streamrf.features.fourier import kind_of
@@ -139,7 +139,7 @@ class Preparation:
         sizes = {"span_rows": self.plan.span_rows, "span_bytes": self.plan.span_bytes}
         job = Pass.start(Moments(self.source.n_features), self.source, nan=recipe.nan, **sizes)
         self.reporter.started("scaling", self.source.n_rows, 0)
-        moments = self.engine.run(job, lambda job: self.reporter.advanced(job.done.count + job.pending, None))
+        moments = self.engine.run(job, showing(self.reporter))
         self.reporter.finished()
         return fit_scaling("minmax", sample.X, moments=moments)
 

@@ -1,6 +1,5 @@
 """Sums and predictions on the workers of a Dask cluster. Nothing else in the package imports distributed."""
 
-from streamrf.engines.cluster.addresses import connect
-from streamrf.engines.cluster.engine import ClusterEngine
+from streamrf.engines.cluster.engine import Address, ClusterEngine, connect
 
-__all__ = ["ClusterEngine", "connect"]
+__all__ = ["Address", "ClusterEngine", "connect"]

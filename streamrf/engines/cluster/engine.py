@@ -1,33 +1,38 @@
-"""The Dask engine: the same verb as the local one, carried out by the workers of a cluster."""
+"""The Dask engine: the verb of the local one, carried out by the workers of a cluster; and how to connect to one."""
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from distributed import Client
+import dask
+from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin
 
 from streamrf.data.source import Source, Span
 from streamrf.data.spans import work_spans
-from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
-from streamrf.engines.cluster.crew import Crew, Hand, address_of, scheduler_gone
-from streamrf.engines.cluster.errands import orders_for
-from streamrf.engines.cluster.foreman import PATIENCE
+from streamrf.data.writers.parts import Parts
+from streamrf.engines.base import SPAN_BYTES, SPAN_ROWS, Engine, Order, Pass, Watcher, WorkerNeeds, unwatched
+from streamrf.engines.cluster.dispatch import PATIENCE, Limits, Writing
 from streamrf.engines.cluster.groups import Groups, units_of
-from streamrf.engines.cluster.needs import WorkerNeeds, worker_needs
 from streamrf.engines.cluster.summing import Summing
-from streamrf.engines.cluster.writing import Writing
+from streamrf.engines.cluster.tasks import ColumnsOf, RowsToRead
+from streamrf.engines.cluster.workers import WorkerInfo, Workers, address_of
 from streamrf.engines.local import remaining_spans
-from streamrf.support.errors import StreamRFError
+from streamrf.statistics.base import S
+from streamrf.support.errors import ClusterError, InputError
+from streamrf.support.threads import available_cores
 from streamrf.support.units import format_bytes
 
 GROUP_SECONDS = 10.0  # a group that takes so long is worth its trip
 ADDING_RATE = 1e9  # bytes of states a worker adds in a second, at least
 SHARES = 64  # units of work for each worker, at least, so that the last one does not keep all others waiting
-SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20
+CONNECT_SECONDS = 15
+SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "inproc://")
 
 
 class ClusterEngine(Engine):
@@ -38,56 +43,39 @@ class ClusterEngine(Engine):
     """
 
     def __init__(
-        self, client: Client, *, group_seconds: float = GROUP_SECONDS, order: Callable[[int], Any] | None = None,
+        self, client: Client, *, group_seconds: float = GROUP_SECONDS, order: Order | None = None,
         patience: float = PATIENCE,
     ) -> None:  # fmt: skip
         self.client, self._seconds, self._order, self._patience = client, group_seconds, order, patience
         self._session = secrets.token_hex(4)
 
-    def run(self, job: Pass[S], watch: Watcher = unwatched) -> S:
-        with self._crew() as crew:
-            units = replace(job, span_rows=self._unit_rows(crew, job.span_rows, job.rows_left))
+    def run(self, job: Pass[S], watch: Watcher[S] = unwatched) -> S:
+        with Workers.of_pass(self.client) as workers:
+            units = replace(job, span_rows=self._unit_rows(workers, job.span_rows, job.rows_left))
             groups = Groups(units_of(remaining_spans(units)), self._order)
-            seconds = self._group_seconds(job.statistic.nbytes())
-            settings = self._settings(job.source, job.span_rows, job.span_bytes) | {"seconds": seconds}
-            orders = orders_for(job.source, job.nan, self._session)
-            return Summing(job, crew, groups, orders, **settings).run(watch)
+            limits = self._limits(job.source, job.span_rows, job.span_bytes, job.statistic.nbytes())
+            rows = RowsToRead.of(job.source, job.nan, self._session)
+            return Summing(job, workers, groups, rows, limits).run(watch)
 
-    def write(self, columns: Any, source: Source, parts: Any, watch: Callable[[int], None]) -> None:
+    def write(self, columns: ColumnsOf, source: Source, parts: Parts, watch: Callable[[int], None]) -> None:
         """Have ``columns(block, threads)`` of every block of the source written to ``parts`` by the workers."""
-        with self._crew() as crew:
-            spans = work_spans(source, self._unit_rows(crew, SPAN_ROWS, source.n_rows), SPAN_BYTES)
+        with Workers.of_pass(self.client) as workers:
+            spans = work_spans(source, self._unit_rows(workers, SPAN_ROWS, source.n_rows), SPAN_BYTES)
             groups = Groups(units_of(spans, parts.step))
-            orders = orders_for(source, "error", self._session)
-            settings = self._settings(source, SPAN_ROWS, SPAN_BYTES)
-            Writing(columns, parts, crew, groups, orders, **settings).run(watch)
+            rows = RowsToRead.of(source, "error", self._session)
+            Writing(columns, parts, workers, groups, rows, self._limits(source, SPAN_ROWS, SPAN_BYTES)).run(watch)
 
-    def _settings(self, source: Source, rows: int, most: int) -> dict[str, Any]:
-        """What every foreman must know; ``fits`` says how much a worker may read at a time."""
+    def _limits(self, source: Source, rows: int, most: int, state_bytes: int = 0) -> Limits:
+        """Adding a state to another may take two hundredths of a group's time at most."""
 
         def fits(span: Span) -> bool:
             return len(span) <= rows and source.read_bytes(span) <= most
 
-        return {"seconds": self._seconds, "patience": self._patience, "fits": fits}
+        seconds = max(self._seconds, 50 * state_bytes / ADDING_RATE) if self._seconds else 0.0
+        return Limits(seconds, fits, self._patience)
 
-    def _group_seconds(self, state_bytes: int) -> float:
-        """Adding a state to another is to take two hundredths of a group's time at most."""
-        return max(self._seconds, 50 * state_bytes / ADDING_RATE) if self._seconds else 0.0
-
-    def _unit_rows(self, crew: Crew, rows: int, rows_left: int) -> int:
-        return max(1, min(rows, rows_left // (SHARES * max(1, len(crew.hands)))))
-
-    @contextmanager
-    def _crew(self) -> Iterator[Crew]:
-        """The workers during one pass; a lost scheduler is one sentence."""
-        crew = Crew(self.client)
-        try:
-            with crew.on_duty():
-                yield crew
-        except Exception as error:
-            if self.client.status == "running" or isinstance(error, StreamRFError):
-                raise
-            raise scheduler_gone(self.client) from error
+    def _unit_rows(self, workers: Workers, rows: int, rows_left: int) -> int:
+        return max(1, min(rows, rows_left // (SHARES * max(1, len(workers.alive)))))
 
     def everywhere(self, work: Callable[[], object]) -> None:
         work()
@@ -95,20 +83,91 @@ class ClusterEngine(Engine):
             self.client.run(work, on_error="ignore")
 
     def needs(self, reserved: int, parts: dict[str, int]) -> WorkerNeeds | None:
-        hands = self.hands()
-        return worker_needs(reserved, parts, [hand.memory for hand in hands]) if hands else None
+        workers = self.workers()
+        return WorkerNeeds.of(reserved, parts, [worker.memory for worker in workers]) if workers else None
 
-    def hands(self) -> list[Hand]:
+    def workers(self) -> list[WorkerInfo]:
         """The workers that are there now."""
-        crew = Crew(self.client)
-        crew.look()
-        return list(crew.hands.values())
+        workers = Workers(self.client)
+        workers.refresh()
+        return list(workers.alive.values())
 
     def describe(self) -> str:
         """One line about the cluster, with the address of its dashboard."""
-        hands = self.hands()
-        limits = [hand.memory for hand in hands if hand.memory]
+        workers = self.workers()
+        limits = [worker.memory for worker in workers if worker.memory]
         memory = f", {format_bytes(min(limits))} each" if limits else ""
         link = f"; dashboard at {self.client.dashboard_link}" if self.client.dashboard_link else ""
-        threads = sum(hand.threads for hand in hands)
-        return f"cluster at {address_of(self.client)}: {len(hands)} workers, {threads} threads{memory}{link}"
+        threads = sum(worker.threads for worker in workers)
+        return f"cluster at {address_of(self.client)}: {len(workers)} workers, {threads} threads{memory}{link}"
+
+
+@dataclass
+class Address:
+    """Where the workers are: at a scheduler (an address, or the file it wrote), or new ones on this machine."""
+
+    scheduler: str | None = None
+    workers: int | None = None
+    threads: int | None = None  # of all new workers together
+    memory: int | None = None  # of all new workers together
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.scheduler and self.workers:
+            raise InputError("--scheduler uses running workers and --workers starts new ones: give one of them")
+
+    def security(self) -> Security | None:
+        """The certificates, where some are named."""
+        files = {"tls_ca_file": self.tls_ca, "tls_client_cert": self.tls_cert, "tls_client_key": self.tls_key}
+        for path in filter(None, files.values()):
+            if not os.path.isfile(path):
+                raise InputError(f"there is no certificate or key at {path}")
+        return Security(require_encryption=True, **files) if any(files.values()) else None
+
+
+@contextmanager
+def connect(address: Address) -> Iterator[Client]:
+    """A client, closed in the end together with the workers that were started for it."""
+    if address.scheduler:
+        with _client(address.scheduler, address.security()) as client:
+            yield client
+        return
+    with _local_cluster(address) as cluster, Client(cluster) as client:
+        client.register_plugin(IgnoreCtrlC())
+        yield client
+
+
+def _client(scheduler: str, security: Security | None) -> Client:
+    where = "address" if scheduler.startswith(SCHEMES) else "scheduler_file"
+    if where == "scheduler_file" and not os.path.isfile(scheduler):
+        raise InputError(
+            f"--scheduler {scheduler}: neither an address such as tcp://host:8786 nor the file that a scheduler writes"
+            " (dask scheduler --scheduler-file FILE)"
+        )
+    try:
+        return Client(**{where: scheduler}, security=security, timeout=CONNECT_SECONDS)
+    except (OSError, TimeoutError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ClusterError(f"no scheduler answers at {scheduler} ({reason[:200]})") from error
+
+
+def _local_cluster(address: Address) -> LocalCluster:
+    """Processes of this machine that share its cores and the memory budget; no spilling to disk, no profiling."""
+    count = address.workers or 1
+    threads = max(1, (address.threads or available_cores()) // count)
+    limits = {} if address.memory is None else {"memory_limit": address.memory // count}
+    off = {f"distributed.worker.{name}": False for name in ("memory.target", "memory.spill", "profile.enabled")}
+    with dask.config.set(off):
+        return LocalCluster(
+            n_workers=count, threads_per_worker=threads, processes=True, dashboard_address=":0",
+            silence_logs=logging.ERROR, **limits,
+        )  # fmt: skip
+
+
+class IgnoreCtrlC(WorkerPlugin):
+    """Ctrl-C in a terminal reaches every process started from it. The run stops in good order, so workers go on."""
+
+    def setup(self, worker: Worker) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

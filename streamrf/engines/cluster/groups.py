@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from streamrf.data.source import Span
+from streamrf.engines.base import Order
 from streamrf.statistics.rowset import RowSet
 
 Unit = tuple[Span, ...]  # spans that must stay together
@@ -18,42 +18,37 @@ class Group:
     """Spans that one worker sums or writes in one go, and how many workers were lost over it."""
 
     spans: tuple[Span, ...]
-    deaths: int = 0
+    losses: int = 0
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rows = sum(map(len, self.spans))
+        self.rows = _rows(self.spans)
 
     def describe(self) -> str:
         return f"{self.spans[0].start:,} to {self.spans[-1].stop - 1:,}"
 
 
 class Groups:
-    """What is still to be handed out. A group that comes back goes out again as it was."""
+    """What is still to be done, and how many ``rows`` that is. A group that comes back goes out again as it was."""
 
-    def __init__(self, units: Sequence[Unit], order: Callable[[int], Any] | None = None) -> None:
-        arranged = units if order is None else [units[i] for i in order(len(units))]
-        self._units: deque[Unit] = deque(arranged)
+    def __init__(self, units: Sequence[Unit], order: Order | None = None) -> None:
+        self._units: deque[Unit] = deque(units if order is None else [units[i] for i in order(len(units))])
         self._again: deque[Group] = deque()
-        self._rows = sum(len(span) for unit in arranged for span in unit)
+        self.rows = sum(map(_rows, units))
 
     def __bool__(self) -> bool:
         return bool(self._units or self._again)
 
-    @property
-    def rows(self) -> int:
-        return self._rows
-
     def take(self, rows: float) -> Group:
         """The next group: units until there are about ``rows`` rows, at least one unit."""
         group = self._again.popleft() if self._again else Group(self._joined(rows))
-        self._rows -= group.rows
+        self.rows -= group.rows
         return group
 
     def _joined(self, rows: float) -> tuple[Span, ...]:
-        spans: list[Span] = []
-        count = 0
-        while self._units and (not spans or count + _rows(self._units[0]) <= rows):
+        spans = list(self._units.popleft())
+        count = _rows(spans)
+        while self._units and count + _rows(self._units[0]) <= rows:
             unit = self._units.popleft()
             spans += unit
             count += _rows(unit)
@@ -61,11 +56,11 @@ class Groups:
 
     def put_back(self, group: Group) -> None:
         self._again.append(group)
-        self._rows += group.rows
+        self.rows += group.rows
 
 
-def _rows(unit: Unit) -> int:
-    return sum(map(len, unit))
+def _rows(spans: Sequence[Span]) -> int:
+    return sum(map(len, spans))
 
 
 def row_set(groups: Iterable[Group]) -> RowSet:
@@ -96,7 +91,7 @@ class Pace:
         return sum(self._rates.get(worker, typical) for worker in workers)
 
     def rows(self, worker: str, total: float, rows_left: int, least: float = 0.0) -> float:
-        """Rows for the next group of this worker; 0 (the least there is) for one that is not known yet."""
+        """Rows for the next group of this worker; 0, which means one unit, for one that is not known yet."""
         rate = self._rates.get(worker, 0.0)
         if not rate:
             return 0.0
@@ -110,7 +105,8 @@ def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
         return [(span,) for span in spans]
     units: dict[int, list[Span]] = {}
     for span in spans:
-        for piece in _cut(span, step):
+        cuts = [span.start, *range((span.start // step + 1) * step, span.stop, step), span.stop]
+        for piece in map(Span, cuts, cuts[1:]):
             units.setdefault(piece.start // step, []).append(piece)
     return [tuple(unit) for unit in units.values()]
 
@@ -119,13 +115,9 @@ def joined(spans: Iterable[Span], fits: Callable[[Span], bool]) -> list[Span]:
     """Neighbours as one span, as long as that fits: small units make for balance, long reads for speed."""
     result: list[Span] = []
     for span in spans:
-        if result and result[-1].stop == span.start and fits(Span(result[-1].start, span.stop)):
-            result[-1] = Span(result[-1].start, span.stop)
+        longer = Span(result[-1].start, span.stop) if result and result[-1].stop == span.start else span
+        if longer is not span and fits(longer):
+            result[-1] = longer
         else:
             result.append(span)
     return result
-
-
-def _cut(span: Span, step: int) -> Iterable[Span]:
-    borders = [span.start, *range((span.start // step + 1) * step, span.stop, step), span.stop]
-    return map(Span, borders, borders[1:])

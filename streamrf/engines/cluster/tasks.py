@@ -1,7 +1,7 @@
 """What runs on a worker: sums of rows, sums of sums, and predictions written where they belong.
 
-Every errand is a pure function: it never changes what it is given, so doing one again, late or twice gives the same
-result, and a result counts once because whoever asked for it uses it once.
+Every task is a pure function that never changes its arguments. So a task that runs again, late or twice gives the same
+result, and a result counts once because the dispatcher uses it once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,57 +22,62 @@ from streamrf.data.open import open_source
 from streamrf.data.source import Block, Source, Span
 from streamrf.data.writers.base import Columns
 from streamrf.data.writers.parts import write_part
-from streamrf.engines.cluster.crew import CalledOff
+from streamrf.engines.cluster.workers import ReportTo, Sums, TaskCancelled
 from streamrf.engines.local import PIECE, pieces, read_ahead
-from streamrf.statistics.base import Statistic
+from streamrf.statistics.base import S, Statistic
 from streamrf.support import __version__, memory
 from streamrf.support.errors import MismatchError, StorageError
 from streamrf.support.threads import Threads
 
-Sums = dict[str, Any]  # "arrays" of a state, and how many rows were "dropped"
-Orders = dict[str, Any]  # see ``orders_for``
+ColumnsOf = Callable[[Block, Threads], Columns]  # what is written for a block
 
-# An errand has the worker to itself: it uses all its threads, and buffers that belong to the statistic.
+# A task has the worker to itself: it uses all its threads, and buffers that belong to the statistic.
 _alone = threading.Lock()
+# Every task starts new threads, which must not bring new heaps.
+_limit_heaps_once = lru_cache(maxsize=1)(memory.limit_heaps)
 
 
-def orders_for(source: Source, nan: str, session: str) -> Orders:
-    """What a worker must know to read the same rows as we do; no row is among it.
+@dataclass(frozen=True)
+class RowsToRead:
+    """What a worker must know to read the same rows as we would; no row is among it."""
 
-    A worker opens a source once for each ``session``: later ones see data that was stored anew meanwhile.
-    """
-    identity = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": __version__}
-    return {"source": json.dumps({**identity, "session": session}, sort_keys=True), "nan": nan}
+    source: str  # identity of the source, as JSON
+    nan: str
+    spans: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, source: Source, nan: str, session: str) -> RowsToRead:
+        """A worker opens a source once in each ``session``: a later one sees data that was stored again meanwhile."""
+        identity = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": __version__}
+        return cls(json.dumps({**identity, "session": session}, sort_keys=True), nan)
 
 
-def sum_rows(statistic: Statistic[Any], earlier: Sums | None, orders: Orders) -> Sums:
+def sum_rows(statistic: Statistic[S], earlier: Sums | None, rows: RowsToRead, report: ReportTo) -> Sums:
     """The sum over some spans, on top of an earlier sum."""
     with _alone, _threads() as threads:
         state = _copied(statistic, earlier) if earlier else statistic.zero()
         dropped = earlier["dropped"] if earlier else 0
-        for piece, missing in _read(orders, _Bell(orders), statistic.piece_rows):
+        for piece, missing in _read(rows, report, statistic.piece_rows):
             statistic.update(state, piece, threads)
             dropped += missing
         return {"arrays": state.arrays(), "dropped": dropped}
 
 
-def add_sums(statistic: Statistic[Any], first: Sums, second: Sums) -> Sums:
+def add_sums(statistic: Statistic[S], first: Sums, second: Sums) -> Sums:
     """The sum of two sums, in new memory."""
     with _alone:
-        state = _copied(statistic, first)
-        state += statistic.load(second["arrays"])
+        state = _copied(statistic, first).__iadd__(statistic.load(second["arrays"]))
         return {"arrays": state.arrays(), "dropped": first["dropped"] + second["dropped"]}
 
 
-def write_rows(columns: Callable[[Block, Threads], Columns], orders: Orders) -> None:
+def write_rows(columns: ColumnsOf, sink: dict[str, Any], rows: RowsToRead, report: ReportTo) -> None:
     """Columns made of some spans, written to their place in an output."""
     with _alone, _threads() as threads:
-        read = _read(orders, _Bell(orders))
-        blocks = ((int(piece.index[0]), columns(piece, threads)) for piece, _ in read)
-        write_part(orders["sink"], orders["spans"], blocks)
+        blocks = ((int(piece.index[0]), columns(piece, threads)) for piece, _ in _read(rows, report))
+        write_part(sink, [Span(*span) for span in rows.spans], blocks)
 
 
-def _copied(statistic: Statistic[Any], sums: Sums) -> Any:
+def _copied(statistic: Statistic[S], sums: Sums) -> S:
     """A state of our own that starts from these sums."""
     return statistic.load({name: np.array(array) for name, array in sums["arrays"].items()})
 
@@ -79,26 +85,19 @@ def _copied(statistic: Statistic[Any], sums: Sums) -> Any:
 @contextmanager
 def _threads() -> Iterator[Threads]:
     """As many threads as this worker was given, in a process that is as sparing with memory as a local run."""
-    _settle()
+    _limit_heaps_once()
     with Threads(get_worker().state.nthreads) as threads:
         yield threads
 
 
-@lru_cache(maxsize=1)
-def _settle() -> None:
-    """Once in each worker: every errand brings new threads, and they are not to bring new heaps."""
-    memory.limit_heaps()
-
-
-def _read(orders: Orders, bell: _Bell, most: int = PIECE) -> Iterator[tuple[Block, int]]:
-    """The rows of the errand, piece by piece, and how many were left out before each."""
-    spans = [Span(*span) for span in orders["spans"]]
-    source = _open(orders["source"])
-    for block, dropped, span in read_ahead(source, spans, orders["nan"]):
-        for rows, piece in pieces(block, span, most):
-            bell.check()
+def _read(rows: RowsToRead, report: ReportTo, most: int = PIECE) -> Iterator[tuple[Block, int]]:
+    """The rows of the task, piece by piece, and how many were dropped before each."""
+    progress = _Progress(report)
+    for block, dropped, span in read_ahead(_open(rows.source), [Span(*span) for span in rows.spans], rows.nan):
+        for part, piece in pieces(block, span, most):
+            progress.check()
             yield piece, dropped
-            bell.ring(len(rows))
+            progress.add(len(part))
             dropped = 0
 
 
@@ -133,11 +132,11 @@ def _reopened(spec: dict[str, Any]) -> Source:
     return reopen(data)
 
 
-class _Bell:
-    """Tells how far an errand is, now and then, and stops it when nobody waits for it."""
+class _Progress:
+    """Reports now and then how far a task is, and stops it when nobody waits for it."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._orders, self._worker = orders, get_worker()
+    def __init__(self, to: ReportTo) -> None:
+        self._to, self._worker = to, get_worker()
         self._key = self._worker.get_current_task()
         self._next = time.monotonic()
         self.rows = 0
@@ -145,11 +144,10 @@ class _Bell:
     def check(self) -> None:
         task = self._worker.state.tasks.get(self._key)
         if task is None or task.state == "cancelled":
-            raise CalledOff
+            raise TaskCancelled
 
-    def ring(self, rows: int) -> None:
+    def add(self, rows: int) -> None:
         self.rows += rows
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._orders["every"]
-            message = {"run": self._orders["run"], "errand": self._orders["errand"], "rows": self.rows}
-            self._worker.log_event(self._orders["topic"], message)
+            self._next = time.monotonic() + self._to.every
+            self._worker.log_event(self._to.topic, {"run": self._to.run, "task": self._to.task, "rows": self.rows})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,39 +14,40 @@ from hypothesis import strategies as st
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
-from streamrf.engines.base import Pass
-from streamrf.engines.cluster import foreman
-from streamrf.engines.cluster.crew import CalledOff, Hand
-from streamrf.engines.cluster.errands import add_sums, sum_rows
+from streamrf.engines.base import Next, Pass, unwatched
+from streamrf.engines.cluster import dispatch
+from streamrf.engines.cluster.dispatch import Limits
 from streamrf.engines.cluster.groups import Groups, Pace, joined, row_set, units_of
 from streamrf.engines.cluster.summing import Summing
+from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
+from streamrf.engines.cluster.workers import TaskCancelled, WorkerInfo
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import BudgetError, ClusterError, DataError
 
 ROWS = 300
 
 
-class MadeUpTicket:
-    def __init__(self, number: int, home: str, errand: tuple[Any, ...]) -> None:
-        self.number, self.home, self.errand = number, home, errand
+class MadeUpFuture:
+    def __init__(self, number: int, home: str, task: tuple[Any, ...]) -> None:
+        self.number, self.home, self.task = number, home, task
         self.future, self.seconds, self.is_lost, self.error, self.value = self, 1.0, False, None, None
 
     def failure(self) -> Any:
         return self.error
 
 
-class MadeUpCrew:
-    """Workers that do their errands in random order, and of whom each step may take or bring one."""
+class MadeUpWorkers:
+    """Workers that do their tasks in random order, and of whom each step may take or bring one."""
 
     def __init__(self, rng: np.random.Generator, workers: int, trouble: float) -> None:
         self.rng, self.trouble = rng, trouble
         self.progress: dict[int, int] = {}
-        self.open: list[MadeUpTicket] = []
-        self.tickets: dict[int, MadeUpTicket] = {}
-        self.store: dict[int, tuple[str, Any]] = {}  # results by ticket, and who holds them
+        self.open: list[MadeUpFuture] = []
+        self.futures: dict[int, MadeUpFuture] = {}
+        self.store: dict[int, tuple[str, Any]] = {}  # results by future, and who holds them
         self.numbers = itertools.count()
-        self.hands: dict[str, Hand] = {}
-        self.smallest = None
+        self.alive: dict[str, WorkerInfo] = {}
+        self.memory_limit = None
         self.time = 0.0
         self.most_states = 0
         for _ in range(workers):
@@ -56,229 +58,228 @@ class MadeUpCrew:
 
     def join(self) -> None:
         address = f"w{next(self.numbers)}"
-        self.hands[address] = Hand(address, 1, None, False)
+        self.alive[address] = WorkerInfo(address, 1, None, False)
 
     def share(self, value: Any) -> Any:
         return value
 
-    def give(self, home: str, function: Any, *args: Any, orders: Any = None) -> MadeUpTicket:
-        assert all(ticket.home != home or ticket.errand[0] == "fetch" for ticket in self.open), "one errand at a time"
-        return self._open(home, (function, *args, orders))
+    def submit(self, home: str, function: Any, *args: Any, reports: bool = False) -> MadeUpFuture:
+        assert all(future.home != home or future.task[0] == "fetch" for future in self.open), "one task at a time"
+        return self._open(home, (function, *args))
 
-    def fetch(self, ticket: MadeUpTicket) -> MadeUpTicket:
-        return self._open(ticket.home, ("fetch", ticket))
+    def fetch(self, future: MadeUpFuture) -> MadeUpFuture:
+        return self._open(future.home, ("fetch", future))
 
-    def _open(self, home: str, errand: tuple[Any, ...]) -> MadeUpTicket:
-        ticket = MadeUpTicket(next(self.numbers), home, errand)
-        self.open.append(ticket)
-        self.tickets[ticket.number] = ticket
-        return ticket
+    def _open(self, home: str, task: tuple[Any, ...]) -> MadeUpFuture:
+        future = MadeUpFuture(next(self.numbers), home, task)
+        self.open.append(future)
+        self.futures[future.number] = future
+        return future
 
-    def drop(self, ticket: MadeUpTicket) -> None:
-        self.open = [other for other in self.open if other is not ticket]
-        self.store.pop(ticket.number, None)
+    def release(self, future: MadeUpFuture) -> None:
+        self.open = [other for other in self.open if other is not future]
+        self.store.pop(future.number, None)
 
-    def whereabouts(self, tickets: Any) -> dict[int, str]:
-        homes = {ticket.number: self.store[ticket.number][0] for ticket in tickets if ticket.number in self.store}
-        return {number: home for number, home in homes.items() if home in self.hands}
+    def locate(self, futures: Any) -> dict[int, str]:
+        homes = {future.number: self.store[future.number][0] for future in futures if future.number in self.store}
+        return {number: home for number, home in homes.items() if home in self.alive}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         if self.rng.random() < self.trouble:
             self.rng.choice([self.kill, self.restart, self.leave, self.pause, self.join])()
-        if not any(not hand.paused for hand in self.hands.values()):
+        if not any(not worker.paused for worker in self.alive.values()):
             self.join()
 
     def anyone(self) -> str:
-        return str(self.rng.choice(list(self.hands)))
+        return str(self.rng.choice(list(self.alive)))
 
     def kill(self) -> None:
         """Gone with all it held; nobody is told."""
         self._forget(self.anyone())
 
     def _forget(self, home: str) -> None:
-        del self.hands[home]
+        del self.alive[home]
         self.store = {number: kept for number, kept in self.store.items() if kept[0] != home}
 
     def restart(self) -> None:
         """Back at once under the same address: only the results say that something happened."""
         home = self.anyone()
-        held = [self.tickets[number] for number, kept in self.store.items() if kept[0] == home]
-        for ticket in held + [ticket for ticket in self.open if ticket.home == home and ticket.errand[0] != "fetch"]:
-            ticket.is_lost = True
-        hand = self.hands[home]
+        held = [self.futures[number] for number, kept in self.store.items() if kept[0] == home]
+        for future in held + [future for future in self.open if future.home == home and future.task[0] != "fetch"]:
+            future.is_lost = True
+        worker = self.alive[home]
         self._forget(home)
-        self.hands[home] = hand
+        self.alive[home] = worker
 
     def leave(self) -> None:
         """In good order: results go to another worker first."""
         home = self.anyone()
-        if len(self.hands) > 1:
-            heir = next(other for other in self.hands if other != home)
+        if len(self.alive) > 1:
+            heir = next(other for other in self.alive if other != home)
             self.store = {n: (heir if kept[0] == home else kept[0], kept[1]) for n, kept in self.store.items()}
             self._forget(home)
 
     def pause(self) -> None:
         home = self.anyone()
-        self.hands[home] = Hand(home, 1, None, not self.hands[home].paused)
+        self.alive[home] = WorkerInfo(home, 1, None, not self.alive[home].paused)
 
-    def finished(self, seconds: float) -> list[MadeUpTicket]:
+    def finished(self, seconds: float) -> list[MadeUpFuture]:
         self.time += 0.5
-        ready = [ticket for ticket in self.open if ticket.home in self.hands and self._can(ticket)]
+        ready = [future for future in self.open if future.home in self.alive and self._can(future)]
         some = [ready[i] for i in self.rng.permutation(len(ready))[: self.rng.integers(1, 4)]]
-        for ticket in some:
-            self.open.remove(ticket)
-            if not ticket.is_lost:
-                self._do(ticket)
+        for future in some:
+            self.open.remove(future)
+            if not future.is_lost:
+                self._do(future)
         return some
 
-    def _can(self, ticket: MadeUpTicket) -> bool:
-        """An errand waits for its inputs, for ever if they are lost; a paused worker hands out and begins nothing."""
-        if self.hands[ticket.home].paused and ticket.errand[0] != "fetch":
+    def _can(self, future: MadeUpFuture) -> bool:
+        """An task waits for its inputs, for ever if they are lost; a paused worker alive out and begins nothing."""
+        if self.alive[future.home].paused and future.task[0] != "fetch":
             return False
-        return all(arg.number in self.store for arg in ticket.errand if isinstance(arg, MadeUpTicket))
+        return all(arg.number in self.store for arg in future.task if isinstance(arg, MadeUpFuture))
 
-    def _do(self, ticket: MadeUpTicket) -> None:
-        function, *args = ticket.errand
-        args = [self.store[arg.number][1] if isinstance(arg, MadeUpTicket) else arg for arg in args]
+    def _do(self, future: MadeUpFuture) -> None:
+        function, *args = future.task
+        args = [self.store[arg.number][1] if isinstance(arg, MadeUpFuture) else arg for arg in args]
         if function == "fetch":
-            ticket.value = args[0]
+            future.value = args[0]
             return
         if self.rng.random() < self.trouble / 10:
-            ticket.error = CalledOff()
+            future.error = TaskCancelled()
             return
-        self.store[ticket.number] = ticket.home, made_up(function, args)
+        self.store[future.number] = future.home, made_up(function, args)
         states = [home for home, _ in self.store.values()]
         self.most_states = max([self.most_states, *(states.count(home) for home in states)])
 
 
 def made_up(function: Any, args: list[Any]) -> dict[str, Any]:
-    """What the real errands compute, without data."""
+    """What the real tasks compute, without data."""
     if function is add_sums:
-        _, first, second, _ = args
+        _, first, second = args
         return {"arrays": {"counts": first["arrays"]["counts"] + second["arrays"]["counts"]}, "dropped": 0}
     assert function is sum_rows
-    _, earlier, orders = args
+    _, earlier, rows = args
     counts = earlier["arrays"]["counts"].copy() if earlier else np.zeros(ROWS, np.int64)
-    for start, stop in orders["spans"]:
+    for start, stop in rows.spans:
         counts[start:stop] += 1
     return {"arrays": {"counts": counts}, "dropped": 0}
 
 
-def make_summing(crew: Any, rng: np.random.Generator, done: RowSet | None = None) -> tuple[Pass[Any], Summing[Any]]:
+def make_summing(workers: Any, rng: np.random.Generator, done: RowSet | None = None) -> tuple[Pass[Any], Summing[Any]]:
     job = Pass.start(Counts(ROWS), ArraySource(np.zeros((ROWS, 1)), np.zeros(ROWS)))
     job.done = done or RowSet()
     left = job.done.complement(ROWS).spans()
     spans = [Span(i, min(i + 7, span.stop)) for span in left for i in range(span.start, span.stop, 7)]
     groups = Groups(units_of(spans), rng.permutation)
-    return job, Summing(job, crew, groups, {}, seconds=1.0, fits=lambda span: len(span) < 20)
+    return job, Summing(job, workers, groups, RowsToRead("", "error"), Limits(1.0, lambda span: len(span) < 20))
 
 
 @pytest.fixture(autouse=True)
-def _no_limit_on_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreman, "MAX_DEATHS", 10**6)
+def _no_limit_on_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "MAX_LOSSES", 10**6)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_row_is_counted_once_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    crew = MadeUpCrew(rng, workers=int(rng.integers(1, 7)), trouble=float(rng.choice([0.0, 0.05, 0.3])))
-    job, summing = make_summing(crew, rng)
+    workers = MadeUpWorkers(rng, workers=int(rng.integers(1, 7)), trouble=float(rng.choice([0.0, 0.05, 0.3])))
+    job, summing = make_summing(workers, rng)
     collects = float(rng.choice([0.0, 0.1, 1.0]))
 
-    def watch(job: Pass[Any]) -> None:
+    pendings = []
+
+    def watch(job: Pass[Any], pending: int) -> Next:
+        pendings.append(pending)
         assert set(job.state.counts.tolist()) <= {0, 1}
         assert (np.flatnonzero(job.state.counts) == [row for row in range(ROWS) if row in job.done]).all()
-        if rng.random() < collects:
-            job.ask(stop=False)
+        return Next.COLLECT if rng.random() < collects else Next.CONTINUE
 
     state = summing.run(watch)
     assert (state.counts == 1).all()
     assert job.done == RowSet([(0, ROWS)])
-    assert job.pending == 0
+    assert pendings[-1] == 0
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_stop_brings_in_what_is_finished_and_a_second_run_does_the_rest(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    crew = MadeUpCrew(rng, workers=3, trouble=0.1)
-    job, summing = make_summing(crew, rng)
+    workers = MadeUpWorkers(rng, workers=3, trouble=0.1)
+    job, summing = make_summing(workers, rng)
     steps = itertools.count()
 
-    def stop_soon(job: Pass[Any]) -> None:
-        if job.stop and not job.pending:
-            raise InterruptedError
-        if next(steps) > 6 and job.rows_left:
-            job.ask(stop=True)
+    def stop_soon(job: Pass[Any], pending: int) -> Next:
+        return Next.STOP if next(steps) > 6 else Next.CONTINUE
 
-    with pytest.raises(InterruptedError):
-        summing.run(stop_soon)
+    summing.run(stop_soon)
+    assert not summing.under_way()
     first = job.state.counts.copy()
     assert first.sum() == job.done.count < ROWS
-    again, rest = make_summing(MadeUpCrew(rng, workers=2, trouble=0.1), rng, job.done.copy())
-    assert (rest.run(lambda job: None).counts + first == 1).all()
+    again, rest = make_summing(MadeUpWorkers(rng, workers=2, trouble=0.1), rng, job.done.copy())
+    assert (rest.run(unwatched).counts + first == 1).all()
     assert again.done == RowSet([(0, ROWS)])
 
 
 def test_at_most_two_finished_sums_wait_on_a_worker_and_two_more_meet_there() -> None:
     rng = np.random.default_rng(0)
-    crew = MadeUpCrew(rng, workers=5, trouble=0.0)
-    job, summing = make_summing(crew, rng)
-    summing.run(lambda job: job.ask(stop=False))
+    workers = MadeUpWorkers(rng, workers=5, trouble=0.0)
+    job, summing = make_summing(workers, rng)
+    summing.run(lambda job, pending: Next.COLLECT)
     assert (job.state.counts == 1).all()
-    assert crew.most_states <= 3  # with the one in work: the four that the plan counts
+    assert workers.most_states <= 3  # with the one in work: the four that the plan counts
 
 
 @pytest.mark.parametrize("paused", [1, 2, 3])
 def test_what_paused_workers_were_given_and_hold_goes_to_the_others(paused: int) -> None:
     """They stay paused for ever: what they were to do is done, and what they have is added, elsewhere."""
     rng = np.random.default_rng(paused)
-    crew = MadeUpCrew(rng, workers=paused, trouble=0.0)
-    first = list(crew.hands)
-    _, summing = make_summing(crew, rng)
+    workers = MadeUpWorkers(rng, workers=paused, trouble=0.0)
+    first = list(workers.alive)
+    _, summing = make_summing(workers, rng)
     steps = itertools.count()
 
-    def watch(job: Pass[Any]) -> None:
+    def watch(job: Pass[Any], pending: int) -> Next:
         step = next(steps)
         assert step < 2000, "nothing moves"
         if step == 10:
-            crew.hands |= {home: Hand(home, 1, None, True) for home in first}
-            crew.join()
+            workers.alive |= {home: WorkerInfo(home, 1, None, True) for home in first}
+            workers.join()
+        return Next.CONTINUE
 
     assert (summing.run(watch).counts == 1).all()
 
 
 def test_an_error_on_a_worker_ends_the_run_as_it_is() -> None:
-    crew = MadeUpCrew(np.random.default_rng(0), workers=2, trouble=0.0)
-    _, summing = make_summing(crew, np.random.default_rng(0))
+    workers = MadeUpWorkers(np.random.default_rng(0), workers=2, trouble=0.0)
+    _, summing = make_summing(workers, np.random.default_rng(0))
 
-    def fail(ticket: Any) -> None:
-        ticket.error = DataError("a NaN")
+    def fail(future: Any) -> None:
+        future.error = DataError("a NaN")
 
-    crew._do = fail  # type: ignore[method-assign]
+    workers._do = fail  # type: ignore[method-assign]
     with pytest.raises(DataError, match="a NaN"):
-        summing.run(lambda job: None)
+        summing.run(unwatched)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_that_cannot_be_read_end_the_run_with_all_else_brought_in(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    crew = MadeUpCrew(rng, workers=int(rng.integers(1, 5)), trouble=float(rng.choice([0.0, 0.1])))
-    job, summing = make_summing(crew, rng)
-    do, bad, steps = crew._do, int(rng.integers(ROWS)), itertools.count()
+    workers = MadeUpWorkers(rng, workers=int(rng.integers(1, 5)), trouble=float(rng.choice([0.0, 0.1])))
+    job, summing = make_summing(workers, rng)
+    do, bad, steps = workers._do, int(rng.integers(ROWS)), itertools.count()
 
-    def read(ticket: Any) -> None:
-        orders = ticket.errand[-1]
-        if isinstance(orders, dict) and any(start <= bad < stop for start, stop in orders["spans"]):
-            ticket.error = DataError("a NaN")
+    def read(future: Any) -> None:
+        rows = future.task[-1]
+        if isinstance(rows, RowsToRead) and any(start <= bad < stop for start, stop in rows.spans):
+            future.error = DataError("a NaN")
         else:
-            do(ticket)
+            do(future)
 
-    def watch(job: Pass[Any]) -> None:
+    def watch(job: Pass[Any], pending: int) -> Next:
         assert next(steps) < 3000, "nothing moves"
-        if rng.random() < 0.2:
-            job.ask(stop=False)
+        return Next.COLLECT if rng.random() < 0.2 else Next.CONTINUE
 
-    crew._do = read  # type: ignore[method-assign]
+    workers._do = read  # type: ignore[method-assign]
     with pytest.raises(DataError, match="a NaN"):
         summing.run(watch)
     assert bad not in job.done
@@ -288,32 +289,32 @@ def test_rows_that_cannot_be_read_end_the_run_with_all_else_brought_in(seed: int
 
 
 def test_rows_over_which_workers_keep_dying_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreman, "MAX_DEATHS", 3)
-    crew = MadeUpCrew(np.random.default_rng(0), workers=1, trouble=0.0)
-    _, summing = make_summing(crew, np.random.default_rng(0))
+    monkeypatch.setattr(dispatch, "MAX_LOSSES", 3)
+    workers = MadeUpWorkers(np.random.default_rng(0), workers=1, trouble=0.0)
+    _, summing = make_summing(workers, np.random.default_rng(0))
 
     def die(seconds: float) -> list[Any]:
-        crew._forget(crew.anyone())
-        crew.join()
+        workers._forget(workers.anyone())
+        workers.join()
         return []
 
-    crew.finished = die  # type: ignore[method-assign]
+    workers.finished = die  # type: ignore[method-assign]
     with pytest.raises(ClusterError, match=r"3 workers were lost.*over rows .*more memory.*--D"):
-        summing.run(lambda job: None)
+        summing.run(unwatched)
 
 
 @pytest.mark.parametrize(
     ("paused", "error", "words"), [(True, BudgetError, "paused"), (False, ClusterError, "no worker")]
 )
 def test_without_workers_it_gives_up_in_the_end(paused: bool, error: type, words: str) -> None:
-    crew = MadeUpCrew(np.random.default_rng(0), workers=0, trouble=0.0)
-    crew.look = lambda: None  # type: ignore[method-assign]
+    workers = MadeUpWorkers(np.random.default_rng(0), workers=0, trouble=0.0)
+    workers.refresh = lambda: None  # type: ignore[method-assign]
     if paused:
-        crew.hands = {"w": Hand("w", 1, 10**9, True)}
-    _, summing = make_summing(crew, np.random.default_rng(0))
-    summing.patience = 0.0
+        workers.alive = {"w": WorkerInfo("w", 1, 10**9, True)}
+    _, summing = make_summing(workers, np.random.default_rng(0))
+    summing.limits = replace(summing.limits, patience=0.0)
     with pytest.raises(error, match=words):
-        summing.run(lambda job: None)
+        summing.run(unwatched)
 
 
 @given(
@@ -387,18 +388,16 @@ def test_joined_spans_hold_the_same_rows_and_fit(gaps: list[tuple[int, int]], mo
 def test_a_merge_does_not_wait_for_a_part_that_died_with_its_worker() -> None:
     """One death and no more trouble: whoever was adding that worker's part would wait for it without end."""
     rng = np.random.default_rng(1)
-    crew = MadeUpCrew(rng, 12, 0.0)
-    job, summing = make_summing(crew, rng)
+    workers = MadeUpWorkers(rng, 12, 0.0)
+    job, summing = make_summing(workers, rng)
     dead = None
     for _ in range(1500):
-        fetched = [part for errand in summing.running.values() for part in errand.inputs if part.home != errand.home]
+        fetched = [part for task in summing.running.values() for part in task.inputs if part.home != task.home]
         if dead is None and fetched:
             dead = fetched[0].home
-            crew._forget(dead)
-        if not (summing.groups or summing._under_way()):
+            workers._forget(dead)
+        if not (summing.groups or summing.under_way()):
             break
-        summing._step()
-        summing._follow_wishes()
-        summing._fetch_the_last()
+        summing.advance()
     assert dead
     assert job.done.count == ROWS
