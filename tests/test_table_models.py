@@ -215,8 +215,10 @@ SCRIPT = """
 import io, sys
 from streamrf.support import memory
 from streamrf.models.model import Model
-from streamrf.data.writers.encoded import StreamSink
-from streamrf.models.predict_stream import StreamPredictor, stream_columns
+from streamrf.data.writers import write_blocks
+from streamrf.data.writers.encoded import StreamWriter
+from streamrf.models.predict import Predictor
+from streamrf.models.predict_stream import StreamBlocks, stream_columns
 from streamrf.data.readers.stream import read_tables
 from streamrf.support.threads import Threads
 memory.limit_heaps()
@@ -241,9 +243,9 @@ LINES = b"1,Rome,50.25,2001-01-01\\n2,Oslo,,1999-12-31\\n" * 3000
 model = Model.load(sys.argv[1])
 def run(blocks):
     out = Nowhere()
-    with Threads(1) as threads, StreamSink(out, "csv", [("prediction", "f8")]) as sink:
-        job = StreamPredictor(model, threads, proba=False, where="the test")
-        rows = job.run(read_tables(Rows(blocks), "csv", stream_columns(model), "the test"), sink)
+    with Threads(1) as threads, StreamWriter(out, "csv", [("prediction", "f8")]) as writer:
+        tables = read_tables(Rows(blocks), "csv", stream_columns(model), "the test")
+        rows = write_blocks(Predictor(model, False), StreamBlocks(model, tables, "the test"), writer, threads)
     assert out.count == rows + 1 == 6000 * blocks + 1
 run(2)
 before = memory.resident()

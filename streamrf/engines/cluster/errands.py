@@ -20,8 +20,7 @@ from distributed import get_worker
 import streamrf
 from streamrf.data.open import open_source
 from streamrf.data.source import Block, Source, Span
-from streamrf.data.writers.base import Columns
-from streamrf.data.writers.parts import write_part
+from streamrf.data.writers import Columns, open_part, write_blocks
 from streamrf.engines.cluster.crew import CalledOff
 from streamrf.engines.local import PIECE, pieces, read_ahead
 from streamrf.statistics.base import Statistic
@@ -67,9 +66,9 @@ def add_sums(statistic: Statistic[Any], first: Sums, second: Sums) -> Sums:
 def write_rows(columns: Callable[[Block, Threads], Columns], orders: Orders) -> None:
     """Columns made of some spans, written to their place in an output."""
     with _alone, _threads() as threads:
-        read = _read(orders, _Bell(orders))
-        blocks = ((int(piece.index[0]), columns(piece, threads)) for piece, _ in read)
-        write_part(orders["sink"], orders["spans"], blocks)
+        blocks = (piece for piece, _ in _read(orders, _Bell(orders)))
+        with open_part(orders["output"], orders["spans"]) as part:
+            write_blocks(columns, blocks, part, threads)
 
 
 def _copied(statistic: Statistic[Any], sums: Sums) -> Any:

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from streamrf.data.source import Block
+from streamrf.data.writers import Columns, TableWriter
 from streamrf.engines.cluster.crew import Crew, Hand
 from streamrf.engines.cluster.errands import Orders, write_rows
 from streamrf.engines.cluster.foreman import Errand, Foreman
 from streamrf.engines.cluster.groups import Groups
+from streamrf.support.threads import Threads
 
 
 class Writing(Foreman):
     """The foreman of an output; ``columns`` makes what is written of a block, ``parts`` is where it goes."""
 
-    def __init__(self, columns: Any, parts: Any, crew: Crew, groups: Groups, orders: Orders, **settings: Any) -> None:
+    def __init__(
+        self, columns: Callable[[Block, Threads], Columns], parts: TableWriter, crew: Crew, groups: Groups,
+        orders: Orders, **settings: Any,
+    ) -> None:  # fmt: skip
         super().__init__(crew, groups, **settings)
-        self.parts, self.orders = parts, {**orders, "sink": parts.spec()}
+        self.parts, self.orders = parts, {**orders, "output": parts.spec()}
         self.columns = crew.share(columns)
         self.done = 0
 
