@@ -22,8 +22,8 @@ from commands import FAST, PROJECT, done, streamrf
 from streamrf.cli import main
 from streamrf.data.open import open_source
 from streamrf.data.source import Span
+from streamrf.models.export import export_model
 from streamrf.models.export.numpy_script import write_script
-from streamrf.models.export.parts import pipeline_of
 from streamrf.models.model import Model
 from streamrf.support import errors
 from streamrf.training.update.statistics import Statistics
@@ -365,7 +365,7 @@ def test_exports_take_raw_columns(shelf, tmp_path):
     pq.write_table(table, tmp_path / "t.parquet")
     wanted = predicted(shelf, "rent.model", tmp_path / "t.parquet", "a.csv")["prediction"].to_numpy()
 
-    write_onnx(pipeline_of(model), tmp_path / "m.onnx")
+    write_onnx(export_model(model), tmp_path / "m.onnx")
     area = np.array([np.nan if v is None else v for v in table["area"].to_pylist()])
     city = np.array([v or "" for v in table["city"].to_pylist()], dtype=object)
     days = table["built"].cast(pa.int32()).to_numpy()
@@ -374,7 +374,7 @@ def test_exports_take_raw_columns(shelf, tmp_path):
     (found,) = ort.InferenceSession(str(tmp_path / "m.onnx")).run(None, feed)
     assert np.abs(found[:, 0] - wanted).max() < 1e-5
 
-    write_script(pipeline_of(model), tmp_path / "m.py")
+    write_script(export_model(model), tmp_path / "m.py")
     space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
     exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
     raw = {name: table[name].to_pylist() for name in model.columns.names}

@@ -67,7 +67,7 @@ class WritingEngine(Protocol):
 
 
 def predict_rows(
-    model: Model, source: Source, writer: TableWriter | Writer, *, threads: Threads, reporter: Reporter, proba: bool,
+    model: Model, source: Source, writer: Writer, *, threads: Threads, reporter: Reporter, proba: bool,
     engine: WritingEngine | None = None,
 ) -> int:  # fmt: skip
     """Write a prediction for every row of a source, here or by the workers of ``engine``; return the number of rows."""

@@ -1,4 +1,4 @@
-"""How sure a prediction is: the posterior of Bayesian linear regression on the features, from the Gram sums.
+"""The uncertainty of predictions: the posterior of Bayesian linear regression on the features, from the Gram sums.
 
 The prior of the weights is normal with variance s^2 / (n lambda), the noise normal with variance s^2. Then the mean of
 the posterior is the ridge solution, its covariance s^2 (n (S + lambda I))^-1, and the evidence, as a function of s^2
@@ -7,22 +7,21 @@ alone, is largest at ``variance of y - c'w``: the noise level comes from the sam
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg as sla
 
 from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
+from streamrf.models.model import KIND, Model, statistics_of
 from streamrf.solvers.ridge import JITTERS, NormalEquations
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.support.errors import InputError, NumericalError
+from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
-
-if TYPE_CHECKING:
-    from streamrf.models.model import Model
 
 BLOCK = 1024  # rows whose features are alive at once
 
@@ -53,7 +52,7 @@ class Posterior:
         return cls(factor, equations.mean, noise, n, evidence)
 
     def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray:
-        """(n, k): of a new target at each row of scaled inputs, the noise included."""
+        """(n, k): the standard deviation of a new target at each row of scaled inputs, with noise."""
         out = np.empty((len(X), len(self.noise)))
         for first in range(0, len(X), BLOCK):
             part = slice(first, first + BLOCK)
@@ -78,10 +77,7 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
 
 
 def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
-    """Let a model that was loaded from ``path`` say how sure it is, by the sums that are kept beside it."""
-    from streamrf.models.model import KIND, statistics_of
-    from streamrf.support.storage.archive import read_archive
-
+    """Give a model that was loaded from ``path`` its posterior, from the sums that are kept beside it."""
     if model.is_classifier or model.recipe.loss != "squared":
         what = "predicts classes" if model.is_classifier else f"was fitted by the {model.recipe.loss} loss"
         raise InputError(f"--std is for numbers fitted by the squared loss, and this model {what}")
@@ -106,7 +102,7 @@ def best_ridge(
     return _largest(evidence, float(np.log(first)), steps)
 
 
-def _largest(value: Any, middle: float, steps: int) -> tuple[float, float]:
+def _largest(value: Callable[[float], float], middle: float, steps: int) -> tuple[float, float]:
     low, high = middle - np.log(1e8), middle + np.log(1e4)
     share = (np.sqrt(5) - 1) / 2
     a, b = high - share * (high - low), low + share * (high - low)
