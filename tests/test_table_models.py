@@ -216,7 +216,7 @@ import io, sys
 from streamrf.support import memory
 from streamrf.models.model import Model
 from streamrf.data.writers import write_blocks
-from streamrf.data.writers.encoded import StreamWriter
+from streamrf.data.writers.encoded import CsvStream
 from streamrf.models.predict import Predictor
 from streamrf.models.predict_stream import StreamBlocks, stream_columns
 from streamrf.data.readers.stream import read_tables
@@ -243,7 +243,7 @@ LINES = b"1,Rome,50.25,2001-01-01\\n2,Oslo,,1999-12-31\\n" * 3000
 model = Model.load(sys.argv[1])
 def run(blocks):
     out = Nowhere()
-    with Threads(1) as threads, StreamWriter(out, "csv", [("prediction", "f8")]) as writer:
+    with Threads(1) as threads, CsvStream(out, [("prediction", "f8")]) as writer:
         tables = read_tables(Rows(blocks), "csv", stream_columns(model), "the test")
         rows = write_blocks(Predictor(model, False), StreamBlocks(model, tables, "the test"), writer, threads)
     assert out.count == rows + 1 == 6000 * blocks + 1
@@ -419,7 +419,7 @@ def test_faults_in_rows_are_one_sentence_and_leave_nothing(shelf, case, tmp_path
     ("arguments", "words"),
     [
         (["-", "x.csv", "--out", "o.csv"], "standard input"),
-        (["-", "--out", "-", "--json"], "both want standard output"),
+        (["-", "--out", "-", "--json"], "both write to standard output"),
         (["x.csv", "--out", "o.zarr"], "number of rows beforehand"),
     ],
 )

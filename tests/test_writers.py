@@ -37,7 +37,7 @@ from streamrf.data.writers import endings, open_part, open_shared_writer, open_w
 from streamrf.data.writers import parquet as parquet_module
 from streamrf.data.writers import zarr as zarr_module
 from streamrf.data.writers.base import RowBuffer
-from streamrf.data.writers.encoded import StreamWriter
+from streamrf.data.writers.encoded import STREAMS
 from streamrf.support.errors import InputError, StorageError
 
 ENDINGS = (".zarr", ".parquet", ".npy", ".csv", ".jsonl", ".arrow")
@@ -138,7 +138,7 @@ def test_a_stream_gets_what_a_file_gets_and_is_flushed(tmp_path: Path, form: str
             self.flushed = self.tell()
 
     table, pipe = make_table(COLUMNS), Pipe()
-    with StreamWriter(pipe, form, COLUMNS) as out, open_writer(tmp_path / f"o.{form}", N, COLUMNS) as writer:
+    with STREAMS[form](pipe, COLUMNS) as out, open_writer(tmp_path / f"o.{form}", N, COLUMNS) as writer:
         for start in range(0, N, 30):
             out.write(start, rows_of(table, start, start + 30))
             writer.write(start, rows_of(table, start, start + 30))

@@ -96,9 +96,9 @@ def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
     from streamrf.support.errors import InputError
 
     if STREAM in data and len(data) > 1:
-        raise InputError(f"standard input (-) is the only data or none of it, and {len(data)} are named")
+        raise InputError(f"standard input (-) cannot be combined with other data: {len(data)} inputs are named")
     if out == STREAM and as_json:
-        raise InputError("--out - and --json both want standard output: give one of them")
+        raise InputError("--out - and --json both write to standard output: give only one of them")
 
 
 def _refuse_parts(options: dict[str, Any]) -> None:
@@ -168,8 +168,8 @@ class _Job:
         from streamrf.data.writers import open_shared_writer, open_writer
 
         if self.out == STREAM and not shared:
-            from streamrf.data.writers.encoded import StreamWriter
+            from streamrf.data.writers.encoded import STREAMS
 
-            return StreamWriter(sys.stdout.buffer, self.options["form"], self.columns)
+            return STREAMS[self.options["form"]](sys.stdout.buffer, self.columns)
         open_output = open_shared_writer if shared else open_writer
         return open_output(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])

@@ -56,7 +56,7 @@ def open_writer(
     kind = REGISTRY[LOCAL, ending]
     if n_rows == UNKNOWN and not kind.ordered:
         raise InputError(
-            f"{location} needs the number of rows beforehand, which a stream does not tell: write .parquet"
+            f"{location} needs the number of rows beforehand, and a stream does not have it: write .parquet"
         )
     return kind(location, n_rows, columns, overwrite=overwrite)
 
