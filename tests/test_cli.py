@@ -489,7 +489,7 @@ BAD_PREDICTION = {
         "nan in column 0",
     ),
     "no such format": (
-        lambda f, s: [s / "reg.model", s / "test.zarr", "--out", f / "p.txt"], errors.InputError, "one of .zarr"
+        lambda f, s: [s / "reg.model", s / "test.zarr", "--out", f / "p.txt"], errors.InputError, "one of .arrow, .csv"
     ),
     "an output that exists": (
         lambda f, s: [s / "reg.model", s / "test.zarr", "--out", s / "test.parquet"], errors.ExistsError, "--overwrite"

@@ -27,15 +27,15 @@ import streamrf
 from streamrf.cli import main
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Span
-from streamrf.data.writers import zarr as zarr_sink
-from streamrf.data.writers.parts import open_parts
+from streamrf.data.source import Source, Span
+from streamrf.data.writers import TableWriter, open_shared_writer
+from streamrf.data.writers import zarr as zarr_writer
 from streamrf.engines.base import STATES, Next, Pass, WorkerNeeds
 from streamrf.engines.cluster import Address, ClusterEngine, connect
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
 from streamrf.engines.cluster.workers import Workers
 from streamrf.models.model import Model
-from streamrf.models.predict import evaluate_rows, predict_elsewhere, prediction_columns, predictions
+from streamrf.models.predict import PredictedColumns, evaluate_rows, predict_rows, prediction_columns
 from streamrf.recipe import Recipe
 from streamrf.statistics.rowset import RowSet
 from streamrf.support import memory
@@ -341,7 +341,7 @@ class TestCheckpoints:
 class TestOutputs:
     @pytest.fixture
     def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr(zarr_sink, "CHUNK_ROWS", 256)
+        monkeypatch.setattr(zarr_writer, "CHUNK_ROWS", 256)
         return write_zarr(tmp_path / "new.zarr", labelled(3000, seed=4)[0], None, chunk=100)
 
     @pytest.mark.parametrize("ending", [".zarr", ".parquet"])
@@ -351,10 +351,10 @@ class TestOutputs:
         source = open_source(rows, need_targets=False)
         columns = prediction_columns(classifier, proba=True)
         engine = ClusterEngine(client, group_seconds=0.0)
-        with open_parts(tmp_path / f"out{ending}", source.n_rows, columns) as parts:
-            predict_elsewhere(classifier, source, parts, engine=engine, reporter=Reporter(), proba=True)
+        with open_shared_writer(tmp_path / f"out{ending}", source.n_rows, columns) as parts:
+            predict_on(engine, classifier, source, parts, proba=True)
         with Threads(1) as threads:
-            expected = predictions(classifier, source.read(Span(0, source.n_rows)), threads, proba=True)
+            expected = PredictedColumns(classifier, proba=True)(source.read(Span(0, source.n_rows)), threads)
         found = read_columns(tmp_path / f"out{ending}")
         assert list(expected) == [name for name, _ in columns]
         assert all(np.array_equal(found[name], values) for name, values in expected.items())
@@ -372,15 +372,15 @@ class TestOutputs:
         monkeypatch.setattr(type(source), "read", refuse)
         monkeypatch.setattr(zarr.Array, "__setitem__", refuse)
         engine = ClusterEngine(client)
-        with open_parts(tmp_path / "out.zarr", 3000, prediction_columns(classifier, False)) as parts:
-            predict_elsewhere(classifier, source, parts, engine=engine, reporter=Reporter(), proba=False)
+        with open_shared_writer(tmp_path / "out.zarr", 3000, prediction_columns(classifier, False)) as parts:
+            predict_on(engine, classifier, source, parts, proba=False)
         assert (engine.run(Pass.start(Counts(3000), source)).counts == 1).all()
 
     def test_numbers_as_npy(self, client: Client, rows: str, data: str, tmp_path: Path) -> None:
         model = train(open_source(data), FIXED).model
         source = open_source(rows, need_targets=False)
-        with open_parts(tmp_path / "out.npy", source.n_rows, prediction_columns(model, False)) as parts:
-            predict_elsewhere(model, source, parts, engine=ClusterEngine(client), reporter=Reporter(), proba=False)
+        with open_shared_writer(tmp_path / "out.npy", source.n_rows, prediction_columns(model, False)) as parts:
+            predict_on(ClusterEngine(client), model, source, parts, proba=False)
         with Threads(1) as threads:
             expected = model.scores(source.read(Span(0, source.n_rows)).X, threads)[:, 0]
         assert np.array_equal(np.load(tmp_path / "out.npy"), expected)
@@ -396,26 +396,26 @@ class TestOutputs:
         engine = ClusterEngine(client, group_seconds=0.0)
         with (
             pytest.raises(DataError, match="row 577"),
-            open_parts(tmp_path / f"out{ending}", source.n_rows, columns) as parts,
+            open_shared_writer(tmp_path / f"out{ending}", source.n_rows, columns) as parts,
         ):
-            predict_elsewhere(classifier, source, parts, engine=engine, reporter=Reporter(), proba=False)
+            predict_on(engine, classifier, source, parts, proba=False)
         assert [path.name for path in tmp_path.iterdir()] == ["new.zarr"]
 
     def test_what_cannot_be_written_by_many(self, tmp_path: Path) -> None:
         for path in (tmp_path / "out.csv", "s3://bucket/out.zarr"):
-            with pytest.raises(InputError, match=r"\.zarr, \.parquet, \.npy on a disk that all of them see"):
-                open_parts(path, 10, [("prediction", np.dtype(float))])
+            with pytest.raises(InputError, match=r"\.npy, \.parquet, \.zarr on a disk that all of them see"):
+                open_shared_writer(path, 10, [("prediction", np.dtype(float))])
 
     def test_parts_are_replaced_only_when_asked(self, tmp_path: Path) -> None:
         columns = [("prediction", np.dtype(float))]
         for overwrite in (False, True):
-            with open_parts(tmp_path / "out.parquet", 4, columns, overwrite=overwrite) as parts:
+            with open_shared_writer(tmp_path / "out.parquet", 4, columns, overwrite=overwrite) as parts:
                 parts.write(0, {"prediction": np.arange(4.0)})
         with pytest.raises(FileExistsError):
-            open_parts(tmp_path / "out.parquet", 4, columns)
+            open_shared_writer(tmp_path / "out.parquet", 4, columns)
         (tmp_path / "out.parquet" / "notes.txt").write_text("mine")
         with pytest.raises(FileExistsError, match="not replaced even with"):
-            open_parts(tmp_path / "out.parquet", 4, columns, overwrite=True)
+            open_shared_writer(tmp_path / "out.parquet", 4, columns, overwrite=True)
 
     def test_verbs_of_python(self, client: Client, data: str, tmp_path: Path) -> None:
         """Any client will do, in every verb that reads rows."""
@@ -438,6 +438,11 @@ class TestOutputs:
             engine = ClusterEngine(client, group_seconds=0.0)
             there = evaluate_rows(classifier, source, threads=threads, reporter=Reporter(), engine=engine)
         assert there == here
+
+
+def predict_on(engine: ClusterEngine, model: Model, source: Source, writer: TableWriter, *, proba: bool) -> None:
+    with Threads(1) as threads:
+        predict_rows(model, source, writer, threads=threads, reporter=Reporter(), proba=proba, engine=engine)
 
 
 def read_columns(path: Path) -> Any:

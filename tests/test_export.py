@@ -23,8 +23,8 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.features.fourier import KINDS
+from streamrf.models.export import export_model
 from streamrf.models.export.numpy_script import script_text, write_script
-from streamrf.models.export.parts import pipeline_of
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.support import errors
@@ -65,7 +65,7 @@ def in_onnx(model: Model, X: np.ndarray, path: Path) -> dict[str, np.ndarray]:
     ort = pytest.importorskip("onnxruntime")
     from streamrf.models.export.onnx_model import write_onnx
 
-    write_onnx(pipeline_of(model), path, overwrite=True)
+    write_onnx(export_model(model), path, overwrite=True)
     pytest.importorskip("onnx").checker.check_model(str(path), full_check=True)
     session = ort.InferenceSession(str(path))
     return dict(zip([one.name for one in session.get_outputs()], session.run(None, {"X": X}), strict=True))
@@ -73,7 +73,7 @@ def in_onnx(model: Model, X: np.ndarray, path: Path) -> dict[str, np.ndarray]:
 
 def in_numpy(model: Model, X: np.ndarray, path: Path) -> np.ndarray:
     """The script, run here but knowing nothing of us but its file."""
-    write_script(pipeline_of(model), path, overwrite=True)
+    write_script(export_model(model), path, overwrite=True)
     space = {"__file__": str(path), "__name__": "script"}
     exec(compile(path.read_text(), str(path), "exec"), space)
     return space["predict_proba" if model.is_classifier else "predict"](X)
@@ -130,7 +130,7 @@ def test_other_losses(loss, target, tmp_path):
 def test_rounded_features_are_the_same_integers(kind, bits, tmp_path):
     """That is the reason for the script's steps: one bit of a cosine may be another integer."""
     model = trained(map=kind, bits=bits, D=256)
-    write_script(pipeline_of(model), tmp_path / "m.py")
+    write_script(export_model(model), tmp_path / "m.py")
     space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
     exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
     X = inputs()
@@ -161,7 +161,7 @@ def test_columns_may_have_any_names(target, tmp_path):
     names = ["c0", "v0", "v3", "prediction", "prediction_", "label", "probabilities", "s_c0", "s__v1", "X", "n"]
     columns = dict(zip(names, smooth(600, d=len(names))[0].T, strict=True)) | {"c1": ["a", "b", "c"] * 200}
     model, wanted = table_model(columns, targets(target), tmp_path / "t.parquet")
-    told = write_onnx(pipeline_of(model), tmp_path / "m.onnx")
+    told = write_onnx(export_model(model), tmp_path / "m.onnx")
     assert told["inputs"] == [*columns]
     assert told["outputs"] == (["prediction__"] if target == "numbers" else ["label_", "probabilities_"])
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
@@ -213,7 +213,7 @@ def test_the_script_codes_columns_as_the_model_does(categories, missing, tmp_pat
     gaps = {name: [None, *RAW[name][1:]] for name in CATEGORIES} if missing == "median" else {}
     model, _ = table_model(RAW | gaps, targets("numbers"), tmp_path / "t.parquet", **handling)
     assert model.columns.dtype == "float32"
-    write_script(pipeline_of(model), tmp_path / "m.py")
+    write_script(export_model(model), tmp_path / "m.py")
     space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
     exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
     wanted = one_by_one(model, {name: typed(name, values) for name, values in LATER.items()})
@@ -225,7 +225,7 @@ def test_the_script_reads_csv_as_we_do(tmp_path, monkeypatch, capsys):
     handling = {"categorical": ("zip",), "missing": "median"}
     model, _ = table_model(columns, targets("numbers"), tmp_path / "t.parquet", **handling)
     model.save(tmp_path / "m.model")
-    write_script(pipeline_of(model), tmp_path / "m.py")
+    write_script(export_model(model), tmp_path / "m.py")
     (tmp_path / "t.csv").write_text(
         "zip,pets,area,note\n01067,true, 0.25 ,a\n4109.0,False,NA, b\n?,0,1e0,\n1,1,7,NULL\n"
     )
@@ -272,7 +272,7 @@ def test_the_script_runs_without_streamrf(saved):
     assert np.abs(found - wanted).max() < 1e-5
     assert [row["prediction"] for row in rows] == model.labels(wanted.argmax(axis=1)).tolist()
     assert len((saved / "words.py").read_text().splitlines()) < 100
-    assert "streamrf" not in script_text(pipeline_of(model), "words.py").split('"""')[2]
+    assert "streamrf" not in script_text(export_model(model), "words.py").split('"""')[2]
 
 
 def test_the_command_names_inputs_and_outputs(saved):
@@ -286,7 +286,7 @@ def test_the_command_names_inputs_and_outputs(saved):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [([], "--onnx OUT.onnx"), (["--onnx", "m.txt"], "ends with .onnx"), (["--numpy", "my-model.py"], "import it")],
+    [([], "--onnx OUT.onnx"), (["--onnx", "m.txt"], "must end with .onnx"), (["--numpy", "my-model.py"], "import it")],
 )
 def test_slips_are_told(saved, options, words):
     answer = streamrf("export", saved / "words.model", *options)

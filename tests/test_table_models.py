@@ -22,8 +22,8 @@ from commands import FAST, PROJECT, done, streamrf
 from streamrf.cli import main
 from streamrf.data.open import open_source
 from streamrf.data.source import Span
+from streamrf.models.export import export_model
 from streamrf.models.export.numpy_script import write_script
-from streamrf.models.export.parts import pipeline_of
 from streamrf.models.model import Model
 from streamrf.support import errors
 from streamrf.training.update.statistics import Statistics
@@ -215,8 +215,10 @@ SCRIPT = """
 import io, sys
 from streamrf.support import memory
 from streamrf.models.model import Model
-from streamrf.data.writers.encoded import StreamSink
-from streamrf.models.predict_stream import StreamPredictor, stream_columns
+from streamrf.data.writers import write_blocks
+from streamrf.data.writers.encoded import CsvStream
+from streamrf.models.predict import PredictedColumns
+from streamrf.models.predict_stream import StreamBlocks, stream_columns
 from streamrf.data.readers.stream import read_tables
 from streamrf.support.threads import Threads
 memory.limit_heaps()
@@ -241,9 +243,9 @@ LINES = b"1,Rome,50.25,2001-01-01\\n2,Oslo,,1999-12-31\\n" * 3000
 model = Model.load(sys.argv[1])
 def run(blocks):
     out = Nowhere()
-    with Threads(1) as threads, StreamSink(out, "csv", [("prediction", "f8")]) as sink:
-        job = StreamPredictor(model, threads, proba=False, where="the test")
-        rows = job.run(read_tables(Rows(blocks), "csv", stream_columns(model), "the test"), sink)
+    with Threads(1) as threads, CsvStream(out, [("prediction", "f8")]) as writer:
+        tables = read_tables(Rows(blocks), "csv", stream_columns(model), "the test")
+        rows = write_blocks(PredictedColumns(model, False), StreamBlocks(model, tables, "the test"), writer, threads)
     assert out.count == rows + 1 == 6000 * blocks + 1
 run(2)
 before = memory.resident()
@@ -363,7 +365,7 @@ def test_exports_take_raw_columns(shelf, tmp_path):
     pq.write_table(table, tmp_path / "t.parquet")
     wanted = predicted(shelf, "rent.model", tmp_path / "t.parquet", "a.csv")["prediction"].to_numpy()
 
-    write_onnx(pipeline_of(model), tmp_path / "m.onnx")
+    write_onnx(export_model(model), tmp_path / "m.onnx")
     area = np.array([np.nan if v is None else v for v in table["area"].to_pylist()])
     city = np.array([v or "" for v in table["city"].to_pylist()], dtype=object)
     days = table["built"].cast(pa.int32()).to_numpy()
@@ -372,7 +374,7 @@ def test_exports_take_raw_columns(shelf, tmp_path):
     (found,) = ort.InferenceSession(str(tmp_path / "m.onnx")).run(None, feed)
     assert np.abs(found[:, 0] - wanted).max() < 1e-5
 
-    write_script(pipeline_of(model), tmp_path / "m.py")
+    write_script(export_model(model), tmp_path / "m.py")
     space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
     exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
     raw = {name: table[name].to_pylist() for name in model.columns.names}
@@ -417,7 +419,7 @@ def test_faults_in_rows_are_one_sentence_and_leave_nothing(shelf, case, tmp_path
     ("arguments", "words"),
     [
         (["-", "x.csv", "--out", "o.csv"], "standard input"),
-        (["-", "--out", "-", "--json"], "both want standard output"),
+        (["-", "--out", "-", "--json"], "both write to standard output"),
         (["x.csv", "--out", "o.zarr"], "number of rows beforehand"),
     ],
 )

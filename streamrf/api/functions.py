@@ -10,21 +10,11 @@ import numpy as np
 
 from streamrf.data.coding import known_choice
 from streamrf.data.open import open_source
-from streamrf.data.source import Block, Source
-from streamrf.data.spans import work_spans
-from streamrf.data.writers import open_sink
-from streamrf.data.writers.parts import open_parts
+from streamrf.data.source import Source
+from streamrf.data.writers import open_shared_writer, open_writer
 from streamrf.engines.base import Engine
-from streamrf.engines.local import pieces, read_ahead
 from streamrf.models.model import Model
-from streamrf.models.predict import (
-    SPAN_BYTES,
-    SPAN_ROWS,
-    evaluate_rows,
-    predict_elsewhere,
-    predict_rows,
-    prediction_columns,
-)
+from streamrf.models.predict import WritingEngine, evaluate_rows, gather_scores, predict_rows, prediction_columns
 from streamrf.recipe import Recipe
 from streamrf.solvers.plan import Plan
 from streamrf.support.errors import InputError
@@ -71,7 +61,7 @@ def predict(
     out: str | Path | None = None,
     overwrite: bool = False,
     threads: int | None = None,
-    engine: Any = None,
+    engine: WritingEngine | None = None,
     **options: Any,
 ) -> np.ndarray | int:
     """Predictions of every row as an array, in row order; with ``out`` they are written there and rows are counted.
@@ -81,22 +71,15 @@ def predict(
     """
     model = _model(model)
     source = _source_for(model, data, options, need_targets=False)
-    if engine is not None:
-        return _predict_elsewhere(model, source, out, engine, proba=proba, overwrite=overwrite)
+    columns = prediction_columns(model, proba)
+    if out is None and engine is not None:
+        raise InputError("the workers of a cluster write predictions where all of them can: name the place with out=")
     with Threads(threads) as pool:
         if out is None:
-            return gather(model, source, pool, proba=proba)
-        with open_sink(out, source.n_rows, prediction_columns(model, proba), overwrite=overwrite) as sink:
-            return predict_rows(model, source, sink, threads=pool, reporter=Reporter(), proba=proba)
-
-
-def _predict_elsewhere(
-    model: Model, source: Source, out: str | Path | None, engine: Any, *, proba: bool, overwrite: bool
-) -> int:
-    if out is None:
-        raise InputError("the workers of a cluster write predictions where all of them can: name the place with out=")
-    with open_parts(out, source.n_rows, prediction_columns(model, proba), overwrite=overwrite) as parts:
-        return predict_elsewhere(model, source, parts, engine=engine, reporter=Reporter(), proba=proba)
+            return _finished(model, gather_scores(model, source, pool), proba)
+        open_output = open_writer if engine is None else open_shared_writer
+        with open_output(out, source.n_rows, columns, overwrite=overwrite) as writer:
+            return predict_rows(model, source, writer, threads=pool, reporter=Reporter(), proba=proba, engine=engine)
 
 
 def evaluate(
@@ -113,26 +96,6 @@ def evaluate(
     source = _source_for(model, data, options, need_targets=True)
     with Threads(threads) as pool:
         return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan, engine=engine)
-
-
-def gather(model: Model, source: Source, threads: Threads, *, proba: bool = False) -> np.ndarray:
-    """Labels, numbers or probabilities of every row of a source."""
-    prediction_columns(model, proba)  # refuses probabilities of numbers
-    return _finished(model, gather_scores(model, source, threads), proba)
-
-
-def gather_scores(model: Model, source: Source, threads: Threads) -> np.ndarray:
-    """(rows, outputs): the scores of every row of a source, a block at a time."""
-    model.check_fits(source)
-    scores = np.empty((source.n_rows, model.coding.outputs))
-    for block, _, span in read_ahead(source, work_spans(source, SPAN_ROWS, SPAN_BYTES), "error"):
-        for rows, piece in pieces(block, span):
-            scores[rows.start : rows.stop] = _scores(model, piece, threads)
-    return scores
-
-
-def _scores(model: Model, block: Block, threads: Threads) -> np.ndarray:
-    return model.scores(block.X, threads)
 
 
 def _finished(model: Model, scores: np.ndarray, proba: bool) -> np.ndarray:

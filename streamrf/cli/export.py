@@ -25,22 +25,22 @@ def command(model: str, onnx: str | None, script: str | None, overwrite: bool, a
       streamrf export data.model --onnx data.onnx
       streamrf export data.model --numpy predict_data.py
     """
-    from streamrf.models.export.parts import pipeline_of
+    from streamrf.models.export import export_model
     from streamrf.models.model import Model
     from streamrf.support.errors import InputError
 
     if not (onnx or script):
-        raise InputError("what is to be written? name a file with --onnx OUT.onnx or --numpy OUT.py")
-    pipeline = pipeline_of(Model.load(model))
+        raise InputError("name a file to write: --onnx OUT.onnx or --numpy OUT.py")
+    exported = export_model(Model.load(model))
     written: dict[str, Any] = {"model": model, "onnx": onnx, "numpy": script}
     if onnx:
         from streamrf.models.export.onnx_model import write_onnx
 
-        written |= write_onnx(pipeline, onnx, overwrite=overwrite)
+        written |= write_onnx(exported, onnx, overwrite=overwrite)
     if script:
         from streamrf.models.export.numpy_script import write_script
 
-        written["arrays"] = str(write_script(pipeline, script, overwrite=overwrite))
+        written["arrays"] = str(write_script(exported, script, overwrite=overwrite))
     if as_json:
         print_json(written)
         return

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamrf.cli.cluster import ClusterOptions, cluster_engine, cluster_options, pop_cluster
 from streamrf.cli.options import data_options, open_data, print_json, run_options, shards_argument
+
+if TYPE_CHECKING:
+    from streamrf.data.writers import ColumnTypes, Writer
+    from streamrf.models.model import Model
+    from streamrf.support.progress import Reporter
 
 STREAM = "-"
 
@@ -64,7 +68,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
         _refuse_parts(options)
     loaded, cluster = Model.load(model), pop_cluster(options)
     if options.pop("std"):
-        _be_sure(loaded, model, options["threads"])
+        _attach_uncertainty(loaded, model, options["threads"])
     columns = prediction_columns(loaded, proba)
     reporter = make_reporter(quiet=quiet or as_json)
     job = _Job(loaded, columns, proba, out, options, reporter)
@@ -80,7 +84,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
         click.echo(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
 
 
-def _be_sure(model: Any, path: str, count: int | None) -> None:
+def _attach_uncertainty(model: Model, path: str, count: int | None) -> None:
     from streamrf.models.uncertainty import attach_posterior
     from streamrf.support.threads import Threads
 
@@ -92,9 +96,9 @@ def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
     from streamrf.support.errors import InputError
 
     if STREAM in data and len(data) > 1:
-        raise InputError(f"standard input (-) is the only data or none of it, and {len(data)} are named")
+        raise InputError(f"standard input (-) cannot be combined with other data: {len(data)} inputs are named")
     if out == STREAM and as_json:
-        raise InputError("--out - and --json both want standard output: give one of them")
+        raise InputError("--out - and --json both write to standard output: give only one of them")
 
 
 def _refuse_parts(options: dict[str, Any]) -> None:
@@ -121,54 +125,51 @@ def _stream_form(data: tuple[str, ...], asked: str) -> str | None:
 
 
 class _Job:
-    """One prediction, whatever the rows come from and go to."""
+    """One prediction, wherever the rows come from and go to."""
 
-    def __init__(self, model: Any, columns: Any, proba: bool, out: str, options: dict[str, Any], reporter: Any) -> None:
+    def __init__(
+        self, model: Model, columns: ColumnTypes, proba: bool, out: str, options: dict[str, Any], reporter: Reporter
+    ) -> None:
         self.model, self.columns, self.proba, self.out = model, columns, proba, out
         self.options, self.reporter = options, reporter
 
     def stream(self, location: str, form: str) -> tuple[int, dict[str, int]]:
         """Rows as they come."""
         from streamrf.data.readers.stream import tables_at
-        from streamrf.data.writers import UNKNOWN
-        from streamrf.models.predict_stream import StreamPredictor, stream_columns
+        from streamrf.data.writers import UNKNOWN, write_blocks
+        from streamrf.models.predict import PredictedColumns
+        from streamrf.models.predict_stream import StreamBlocks, stream_columns
         from streamrf.support.threads import Threads
 
         where = "standard input" if location == STREAM else location
-        with Threads(self.options["threads"]) as threads, self._sink(UNKNOWN) as sink:
-            job = StreamPredictor(self.model, threads, proba=self.proba, where=where)
-            rows = job.run(tables_at(location, form, stream_columns(self.model), where), sink)
-        return rows, job.unknown
+        blocks = StreamBlocks(self.model, tables_at(location, form, stream_columns(self.model), where), where)
+        with Threads(self.options["threads"]) as threads, self._writer(UNKNOWN) as writer:
+            rows = write_blocks(PredictedColumns(self.model, self.proba), blocks, writer, threads)
+        return rows, blocks.unknown
 
     def source(self, data: tuple[str, ...], cluster: ClusterOptions) -> tuple[int, dict[str, int]]:
         """Tables that are read in parts, here or by a cluster."""
-        from streamrf.models.predict import predict_elsewhere, predict_rows
+        from streamrf.models.predict import predict_rows
         from streamrf.support.threads import Threads
 
         source = open_data(data, self.options, need_targets=False, known=self.model)
-        told = {"reporter": self.reporter, "proba": self.proba}
-        elsewhere = bool(cluster["scheduler"] or cluster["workers"])
+        shared = bool(cluster["scheduler"] or cluster["workers"])
         with (
             Threads(self.options["threads"]) as threads,
             cluster_engine(cluster, self.reporter, threads=threads.count) as engine,
-            self._parts(source.n_rows) if elsewhere else self._sink(source.n_rows) as sink,
+            self._writer(source.n_rows, shared=shared) as writer,
         ):
-            if engine:
-                rows = predict_elsewhere(self.model, source, sink, engine=engine, **told)
-            else:
-                rows = predict_rows(self.model, source, sink, threads=threads, **told)
+            rows = predict_rows(
+                self.model, source, writer, threads=threads, reporter=self.reporter, proba=self.proba, engine=engine
+            )
         return rows, dict(source.unknown_levels)
 
-    def _sink(self, n_rows: int) -> AbstractContextManager[Any]:
-        if self.out == STREAM:
-            from streamrf.data.writers.encoded import StreamSink
+    def _writer(self, n_rows: int, *, shared: bool = False) -> Writer:
+        from streamrf.data.writers import open_shared_writer, open_writer
 
-            return StreamSink(sys.stdout.buffer, self.options["form"], self.columns)
-        from streamrf.data.writers import open_sink
+        if self.out == STREAM and not shared:
+            from streamrf.data.writers.encoded import STREAMS
 
-        return open_sink(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])
-
-    def _parts(self, n_rows: int) -> AbstractContextManager[Any]:
-        from streamrf.data.writers.parts import open_parts
-
-        return open_parts(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])
+            return STREAMS[self.options["form"]](sys.stdout.buffer, self.columns)
+        open_output = open_shared_writer if shared else open_writer
+        return open_output(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])

@@ -1,15 +1,16 @@
-"""Prediction and evaluation: the same pass over rows, with a model in place of a statistic's map."""
+"""Prediction and evaluation of the rows of a source. Predictions go to any writer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from streamrf.data.source import Block, Source
 from streamrf.data.spans import work_spans
-from streamrf.data.writers import Sink
+from streamrf.data.writers import ArrayWriter, TableWriter, Writer, write_blocks
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.engines.local import LocalEngine, pieces, read_ahead
 from streamrf.models.model import Model
@@ -21,42 +22,29 @@ from streamrf.support.threads import Threads
 SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20
 
 
-def predict_rows(model: Model, source: Source, sink: Sink, *, threads: Threads, reporter: Reporter, proba: bool) -> int:
-    """Write a prediction for every row, in row order, a block at a time; the number of rows."""
-    model.check_fits(source)
-    reporter.started("predicting", source.n_rows, 0)
-    done = 0
-    for block, _, span in read_ahead(source, work_spans(source, SPAN_ROWS, SPAN_BYTES), "error"):
-        for rows, piece in pieces(block, span):
-            sink.write(rows.start, predictions(model, piece, threads, proba))
-            done += len(piece)
-            reporter.advanced(done, None)
-    reporter.finished()
-    return done
-
-
 @dataclass
-class Predictor:
-    """What workers need to predict: the columns of a block."""
+class PredictedColumns:
+    """Returns the predicted columns of a block of rows."""
 
     model: Model
     proba: bool
 
     def __call__(self, block: Block, threads: Threads) -> dict[str, np.ndarray]:
-        return predictions(self.model, block, threads, self.proba)
-
-
-def predict_elsewhere(model: Model, source: Source, parts: Any, *, engine: Any, reporter: Reporter, proba: bool) -> int:
-    """Have the workers of a cluster write the predictions; no row comes here."""
-    model.check_fits(source)
-    reporter.started("predicting", source.n_rows, 0)
-    engine.write(Predictor(model, proba), source, parts, lambda done: reporter.advanced(done, None))
-    reporter.finished()
-    return source.n_rows
+        model, scores = self.model, self.model.scores(block.X, threads)
+        names = [name for name, _ in prediction_columns(model, self.proba)]
+        if not model.is_classifier:
+            if model.posterior is not None:
+                scores = np.concatenate([scores, model.deviations(block.X, threads)], axis=1)
+            return {name: scores[:, i] for i, name in enumerate(names)}
+        columns = {"prediction": model.labels(model.codes(scores))}
+        if self.proba:
+            chances = model.probabilities(scores)
+            columns |= {name: chances[:, i] for i, name in enumerate(names[1:])}
+        return columns
 
 
 def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
-    """Names and types of what ``predict`` writes."""
+    """Names and types of the columns that ``PredictedColumns`` returns."""
     if proba and not model.is_classifier:
         raise InputError("--proba: this model predicts numbers, it has no probabilities")
     if model.is_classifier:
@@ -65,26 +53,53 @@ def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
             columns += [(f"p_{label}", np.dtype(np.float64)) for label in model.coding.classes]
         return columns
     kinds = ("prediction",) if model.posterior is None else ("prediction", "std")
-    return [(name, np.dtype(np.float64)) for kind in kinds for name in _of_outputs(kind, model.coding.outputs)]
+    outputs = model.coding.outputs
+    names = [kind if outputs == 1 else f"{kind}_{i}" for kind in kinds for i in range(outputs)]
+    return [(name, np.dtype(np.float64)) for name in names]
 
 
-def _of_outputs(kind: str, outputs: int) -> list[str]:
-    return [kind] if outputs == 1 else [f"{kind}_{i}" for i in range(outputs)]
+class WritingEngine(Protocol):
+    """An engine whose workers write an output; the cluster engine is one."""
+
+    def write(
+        self, columns: PredictedColumns, source: Source, parts: TableWriter, watch: Callable[[int], None], /
+    ) -> None: ...
 
 
-def predictions(model: Model, block: Block, threads: Threads, proba: bool) -> dict[str, np.ndarray]:
-    """The columns of a block."""
-    scores = model.scores(block.X, threads)
-    names = [name for name, _ in prediction_columns(model, proba)]
-    if not model.is_classifier:
-        if model.posterior is not None:
-            scores = np.concatenate([scores, model.deviations(block.X, threads)], axis=1)
-        return {name: scores[:, i] for i, name in enumerate(names)}
-    columns = {"prediction": model.labels(model.codes(scores))}
-    if proba:
-        chances = model.probabilities(scores)
-        columns |= {name: chances[:, i] for i, name in enumerate(names[1:])}
-    return columns
+def predict_rows(
+    model: Model, source: Source, writer: Writer, *, threads: Threads, reporter: Reporter, proba: bool,
+    engine: WritingEngine | None = None,
+) -> int:  # fmt: skip
+    """Write a prediction for every row of a source, here or by the workers of ``engine``; return the number of rows."""
+    model.check_fits(source)
+    reporter.started("predicting", source.n_rows, 0)
+    predictor, watch = PredictedColumns(model, proba), lambda rows: reporter.advanced(rows, None)
+    if engine is None:
+        write_blocks(predictor, source_blocks(source), writer, threads, watch)
+    else:
+        assert isinstance(writer, TableWriter)
+        engine.write(predictor, source, writer, watch)
+    reporter.finished()
+    return source.n_rows
+
+
+def gather_scores(model: Model, source: Source, threads: Threads) -> np.ndarray:
+    """(rows, outputs): the scores of every row of a source."""
+    model.check_fits(source)
+    scores = np.empty((source.n_rows, model.coding.outputs))
+
+    def score(block: Block, threads: Threads) -> dict[str, np.ndarray]:
+        return {"scores": model.scores(block.X, threads)}
+
+    write_blocks(score, source_blocks(source), ArrayWriter({"scores": scores}), threads)
+    return scores
+
+
+def source_blocks(source: Source) -> Iterator[Block]:
+    """All rows of a source, in order."""
+    for block, _, span in read_ahead(source, work_spans(source, SPAN_ROWS, SPAN_BYTES), "error"):
+        for _, piece in pieces(block, span):
+            yield piece
 
 
 def evaluate_rows(

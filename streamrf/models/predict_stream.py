@@ -1,9 +1,11 @@
-"""Predictions of rows as they come, a block at a time, in constant memory."""
+"""The rows of a stream, block by block as they come, in constant memory.
+
+Apart from ``predict`` because it needs pyarrow, which is slow to import.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -12,29 +14,21 @@ from streamrf.data.columns.encoding import Encoder
 from streamrf.data.readers.stream import Arrived, numbers_called
 from streamrf.data.source import Block
 from streamrf.models.model import Model
-from streamrf.models.predict import predictions
 from streamrf.support.errors import DataError
-from streamrf.support.threads import Threads
-
-
-class Rows(Protocol):
-    """Where predictions go."""
-
-    def write(self, start: int, block: dict[str, np.ndarray]) -> None: ...
 
 
 def stream_columns(model: Model) -> Columns | None:
-    """What a stream must have, by name; None where the model knows no names and takes columns by place."""
+    """The columns a stream must have, by name; None where the model knows no names and takes columns by position."""
     if model.columns is not None:
         return model.columns
     return None if model.feature_names is None else numbers_called(list(model.feature_names))
 
 
-class StreamPredictor:
-    """Turns tables into predictions; ``unknown`` counts levels that training had not seen."""
+class StreamBlocks:
+    """Turns the tables of a stream into blocks of rows; ``unknown`` counts levels that training had not seen."""
 
-    def __init__(self, model: Model, threads: Threads, *, proba: bool, where: str) -> None:
-        self._model, self._threads, self._proba, self._where = model, threads, proba, where
+    def __init__(self, model: Model, tables: Iterable[Arrived], where: str) -> None:
+        self._model, self._tables, self._where = model, tables, where
         columns = stream_columns(model)
         self._encoder = None if columns is None else Encoder(columns)
 
@@ -42,40 +36,34 @@ class StreamPredictor:
     def unknown(self) -> dict[str, int]:
         return {} if self._encoder is None else dict(self._encoder.unknown)
 
-    def run(self, tables: Iterable[Arrived], out: Rows) -> int:
-        """Predict for all that comes; the number of rows."""
-        done = 0
-        for arrived in tables:
+    def __iter__(self) -> Iterator[Block]:
+        rows = 0
+        for arrived in self._tables:
             X = self._features(arrived)
-            block = Block(X, None, np.arange(done, done + len(X)))
-            out.write(done, predictions(self._model, block, self._threads, self._proba))
-            done += len(X)
-        return done
+            yield Block(X, None, np.arange(rows, rows + len(X)))
+            rows += len(X)
 
     def _features(self, arrived: Arrived) -> np.ndarray:
         table = arrived.table
         if self._encoder is None:
-            self._encoder = Encoder(self._by_place(table.column_names))
+            self._encoder = Encoder(self._by_position(table.column_names))
         self._encoder.check(table.schema, self._where)
-        X = np.empty((len(table), self._encoder.columns.width), self._encoder.columns.dtype)
+        columns = self._encoder.columns
+        X = np.empty((len(table), columns.width), columns.dtype)
         self._encoder.encode(table, X)
-        self._refuse_missing(X, arrived)
+        bad = ~np.isfinite(X)
+        if bad.any():
+            row, place = np.argwhere(bad)[0]
+            raise DataError(
+                f"{arrived.unit} {arrived.first + row:,} of {self._where} has {X[row, place]} for"
+                f" '{columns.feature_names[place]}': every prediction needs all of its inputs"
+            )
         return X
 
-    def _by_place(self, names: list[str]) -> Columns:
+    def _by_position(self, names: list[str]) -> Columns:
         if len(names) != self._model.n_inputs:
             raise DataError(
                 f"{self._where} has {len(names)} columns, and the model was trained on {self._model.n_inputs}, which"
                 " have no names: give exactly these, in their order"
             )
         return numbers_called(names)
-
-    def _refuse_missing(self, X: np.ndarray, arrived: Arrived) -> None:
-        bad = ~np.isfinite(X)
-        if bad.any():
-            row, place = np.argwhere(bad)[0]
-            name = self._encoder.columns.feature_names[place]  # type: ignore[union-attr]
-            raise DataError(
-                f"{arrived.unit} {arrived.first + row:,} of {self._where} has {X[row, place]} for '{name}':"
-                " every prediction needs all of its inputs"
-            )

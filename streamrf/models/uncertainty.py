@@ -1,4 +1,4 @@
-"""How sure a prediction is: the posterior of Bayesian linear regression on the features, from the Gram sums.
+"""The uncertainty of predictions: the posterior of Bayesian linear regression on the features, from the Gram sums.
 
 The prior of the weights is normal with variance s^2 / (n lambda), the noise normal with variance s^2. Then the mean of
 the posterior is the ridge solution, its covariance s^2 (n (S + lambda I))^-1, and the evidence, as a function of s^2
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg as sla
+from scipy.optimize import minimize_scalar
 
 from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
+from streamrf.models.model import KIND, Model, statistics_of
 from streamrf.solvers.ridge import JITTERS, NormalEquations
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.support.errors import InputError, NumericalError
+from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
-
-if TYPE_CHECKING:
-    from streamrf.models.model import Model
 
 BLOCK = 1024  # rows whose features are alive at once
 
@@ -53,7 +52,7 @@ class Posterior:
         return cls(factor, equations.mean, noise, n, evidence)
 
     def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray:
-        """(n, k): of a new target at each row of scaled inputs, the noise included."""
+        """(n, k): the standard deviation of a new target at each row of scaled inputs, with noise."""
         out = np.empty((len(X), len(self.noise)))
         for first in range(0, len(X), BLOCK):
             part = slice(first, first + BLOCK)
@@ -74,19 +73,16 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
             _, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
         if info == 0:
             return matrix
-    raise NumericalError(f"lambda {ridge:g} leaves the system singular: train with a larger one, such as 1e-6")
+    raise NumericalError(f"lambda {ridge:g} leaves the system singular: train with a larger lambda, such as 1e-6")
 
 
 def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
-    """Let a model that was loaded from ``path`` say how sure it is, by the sums that are kept beside it."""
-    from streamrf.models.model import KIND, statistics_of
-    from streamrf.support.storage.archive import read_archive
-
+    """Give a model that was loaded from ``path`` its posterior, from the sums that are kept beside it."""
     if model.is_classifier or model.recipe.loss != "squared":
         what = "predicts classes" if model.is_classifier else f"was fitted by the {model.recipe.loss} loss"
-        raise InputError(f"--std is for numbers fitted by the squared loss, and this model {what}")
+        raise InputError(f"--std needs a model of numbers fitted by the squared loss, but this model {what}")
     if model.recipe.solver != "cholesky":
-        raise InputError("--std needs the sums of the direct route: train with --solver cholesky")
+        raise InputError("--std needs the sums of the Cholesky solver: train with --solver cholesky")
     gram = Gram.on_this_machine(model.scaling, model.map, model.coding, threads.count)
     state = gram.load(statistics_of(read_archive(path, kind=KIND)))
     model.posterior = Posterior.from_state(state, model.map, model.coding, model.weights.ridge, threads)
@@ -97,29 +93,13 @@ def best_ridge(
 ) -> tuple[float, float]:
     """The lambda at which the evidence of all outputs is largest, within a factor of 1.1, and that evidence.
 
-    Golden sections on the logarithm of lambda; each costs one factorisation.
+    Brent's method on the logarithm of lambda; each step costs one factorisation.
     """
 
-    def evidence(place: float) -> float:
-        return float(Posterior.from_state(state, map, coding, float(np.exp(place)), threads).evidence.sum())
+    def loss(place: float) -> float:
+        return -float(Posterior.from_state(state, map, coding, float(np.exp(place)), threads).evidence.sum())
 
-    return _largest(evidence, float(np.log(first)), steps)
-
-
-def _largest(value: Any, middle: float, steps: int) -> tuple[float, float]:
-    low, high = middle - np.log(1e8), middle + np.log(1e4)
-    share = (np.sqrt(5) - 1) / 2
-    a, b = high - share * (high - low), low + share * (high - low)
-    at_a, at_b = value(a), value(b)
-    for _ in range(steps):
-        if high - low < np.log(1.1):
-            break
-        if at_a > at_b:
-            high, b, at_b = b, a, at_a
-            a = high - share * (high - low)
-            at_a = value(a)
-        else:
-            low, a, at_a = a, b, at_b
-            b = low + share * (high - low)
-            at_b = value(b)
-    return (float(np.exp(a)), at_a) if at_a > at_b else (float(np.exp(b)), at_b)
+    bounds = float(np.log(first * 1e-8)), float(np.log(first * 1e4))
+    options = {"xatol": float(np.log(1.1)) / 2, "maxiter": steps}
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
+    return float(np.exp(found.x)), -float(found.fun)

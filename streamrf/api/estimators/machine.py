@@ -21,11 +21,10 @@ from streamrf.api.estimators.inputs import (
     stored_source,
     weighted,
 )
-from streamrf.api.functions import gather_scores
 from streamrf.data.source import Source
 from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model
-from streamrf.models.predict import evaluate_rows
+from streamrf.models.predict import evaluate_rows, gather_scores
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter

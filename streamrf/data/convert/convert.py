@@ -17,7 +17,7 @@ from streamrf.data.convert.budget import chunk_rows
 from streamrf.data.convert.inputs import open_input
 from streamrf.data.readers.frame import Frame
 from streamrf.data.readers.matrix import Matrix
-from streamrf.data.writers.staging import check_free, staged_directory, staged_file
+from streamrf.data.writers.files import check_free, staged_directory, staged_file
 from streamrf.support import memory
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter

@@ -1,60 +1,97 @@
-"""Where predictions go: written as they come, and either complete under their name or not there at all."""
+"""Where predictions go: written block by block, and either complete under their name or not there at all.
+
+Every module here that defines a ``TableWriter`` with ``endings`` adds a format; so does any such class elsewhere.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 from collections.abc import Sequence
+from functools import cache
 
-import numpy as np
-
-from streamrf.data.writers.base import UNKNOWN, Sink
+from streamrf.data.source import Span
+from streamrf.data.writers.base import (
+    LOCAL,
+    REGISTRY,
+    REMOTE,
+    SHARED,
+    UNKNOWN,
+    ArrayWriter,
+    Columns,
+    ColumnTypes,
+    PartSpec,
+    PartWriter,
+    TableWriter,
+    Writer,
+    ending_of,
+    write_blocks,
+)
+from streamrf.data.writers.files import FileWriter
 from streamrf.support.errors import InputError
+from streamrf.support.storage.backends import without_credentials
 
-ENDINGS = (".zarr", ".parquet", ".npy", ".csv", ".jsonl", ".arrow")
+__all__ = [
+    "UNKNOWN", "ArrayWriter", "ColumnTypes", "Columns", "FileWriter", "PartSpec", "PartWriter", "TableWriter",
+    "Writer", "endings", "open_part", "open_shared_writer", "open_writer", "write_blocks",
+]  # fmt: skip
 
-__all__ = ["ENDINGS", "UNKNOWN", "Sink", "open_sink"]
 
-
-def open_sink(
-    path: str | os.PathLike[str],
-    n_rows: int,
-    columns: Sequence[tuple[str, np.dtype]],
-    *,
-    overwrite: bool = False,
-) -> Sink:
-    """The sink for an output path, by its ending; refuses at once what could not be finished.
+def open_writer(
+    path: str | os.PathLike[str], n_rows: int, columns: ColumnTypes, *, overwrite: bool = False
+) -> TableWriter:
+    """The writer of a local output, by its ending; refuses at once what could not be finished.
 
     ``n_rows`` may be UNKNOWN for formats that are written in order: parquet, CSV, JSON lines, Arrow.
     """
     location = os.fspath(path)
-    kind = _kind(location)
+    if "://" in location:
+        raise InputError(f"predictions are written to local disks only, not to {location}: write a file, then copy it")
+    ending = ending_of(location)
+    if ending not in endings():
+        raise InputError(
+            f"the output's ending says its format: one of {', '.join(endings())}, not '{ending}' ({location})"
+        )
+    kind = REGISTRY[LOCAL, ending]
     if n_rows == UNKNOWN and not kind.ordered:
         raise InputError(
-            f"{location} needs the number of rows beforehand, which a stream does not tell: write .parquet"
+            f"{location} needs the number of rows beforehand, and a stream does not have it: write .parquet"
         )
     return kind(location, n_rows, columns, overwrite=overwrite)
 
 
-def _kind(location: str) -> type[Sink]:
-    """Storage libraries are imported only for a sink of their kind."""
-    if "://" in location:
-        raise InputError(f"predictions are written to local disks only, not to {location}: write a file, then copy it")
-    ending = os.path.splitext(location.rstrip("/"))[1].lower()
-    if ending == ".zarr":
-        from streamrf.data.writers.zarr import ZarrSink
+def open_shared_writer(
+    path: str | os.PathLike[str], n_rows: int, columns: ColumnTypes, *, overwrite: bool = False
+) -> TableWriter:
+    """The writer of an output that many processes write at once, each its own parts (``open_part``).
 
-        return ZarrSink
-    if ending == ".parquet":
-        from streamrf.data.writers.parquet import ParquetSink
+    The process that opens it only prepares and commits it. It must be at a place that all of them see.
+    """
+    location = os.fspath(path)
+    mode, ending = REMOTE if "://" in location else SHARED, ending_of(location)
+    if ending not in endings(mode):
+        raise InputError(
+            f"many workers can write at once to {', '.join(endings(SHARED))} on a disk that all of them see, or to"
+            f" {', '.join(endings(REMOTE))} in an object store, not to {without_credentials(location)}"
+        )
+    return REGISTRY[mode, ending](location, n_rows, columns, overwrite=overwrite)
 
-        return ParquetSink
-    if ending in (".csv", ".jsonl", ".arrow"):
-        from streamrf.data.writers.encoded import ArrowSink, CsvSink, JsonLinesSink
 
-        kinds: dict[str, type[Sink]] = {".csv": CsvSink, ".jsonl": JsonLinesSink, ".arrow": ArrowSink}
-        return kinds[ending]
-    if ending == ".npy":
-        from streamrf.data.writers.npy import NpySink
+def open_part(spec: PartSpec, spans: Sequence[tuple[int, int]]) -> PartWriter:
+    """The writer of some neighbouring spans of an output that another process opened."""
+    _import_formats()
+    return PartWriter(spec, Span(spans[0][0], spans[-1][1]))
 
-        return NpySink
-    raise InputError(f"the output's ending says its format: one of {', '.join(ENDINGS)}, not '{ending}' ({location})")
+
+def endings(mode: str = LOCAL) -> tuple[str, ...]:
+    """The endings that can be written in this mode."""
+    _import_formats()
+    return tuple(sorted(ending for of, ending in REGISTRY if of == mode))
+
+
+@cache
+def _import_formats() -> None:
+    """Import the modules of this package. Storage libraries are imported only where an output is opened."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

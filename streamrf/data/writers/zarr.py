@@ -2,44 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import zarr
+from collections.abc import Iterable
 
 from streamrf.data.source import Span
-from streamrf.data.writers.base import Columns, RowBuffer, Sink
+from streamrf.data.writers.base import LOCAL, SHARED, Columns, PartSpec, RowBuffer, Writer, check_there
+from streamrf.data.writers.files import FileWriter
 
 CHUNK_ROWS = 1 << 16
 
 
-class ZarrSink(Sink):
-    """Blocks may come in any order; those that follow one another are joined, so that each chunk is written once."""
+class ZarrRows(Writer):
+    """The arrays of a group; blocks that follow one another are joined, so that each chunk is written once."""
 
+    def __init__(self, place: str) -> None:
+        import zarr
+
+        self._place = check_there(place)
+        with zarr.config.set({"array.write_empty_chunks": True}):  # a chunk of zeros must not look like a lost one
+            self._arrays = dict(zarr.open_group(place, mode="r+").arrays())
+        self.chunk_rows = int(next(iter(self._arrays.values())).chunks[0])
+        self._buffer = RowBuffer(self.chunk_rows)
+
+    def write(self, first_row: int, block: Columns) -> None:
+        self._store(self._buffer.add(first_row, block))
+
+    def commit(self) -> None:
+        self._store(self._buffer.drain())
+
+    def _store(self, runs: Iterable[tuple[Span, Columns]]) -> None:
+        for run, values in runs:
+            check_there(self._place)  # writing a chunk would bring back the output of a run that is over
+            for name, array in self._arrays.items():
+                array[run.start : run.stop] = values[name]
+
+
+class ZarrWriter(FileWriter):
+    endings = (".zarr",)
+    modes = (LOCAL, SHARED)
     ordered = False
     is_directory = True
 
-    def _open(self, path: str) -> None:
-        group = zarr.create_group(path, zarr_format=3)
-        self._arrays: dict[str, Any] = {
-            name: group.create_array(
+    def begin(self) -> ZarrRows:
+        import zarr
+
+        group = zarr.create_group(self.place, zarr_format=3)
+        for name, dtype in self.columns.items():
+            group.create_array(
                 name,
                 shape=(self.n_rows,),
                 chunks=(max(1, min(CHUNK_ROWS, self.n_rows)),),
                 dtype=str if dtype.kind == "U" else dtype,  # fixed-width strings have no settled form in format 3
-                config={"write_empty_chunks": True},  # a chunk of zeros must not look like a lost one
             )
-            for name, dtype in self.columns.items()
-        }
-        self._buffer = RowBuffer(CHUNK_ROWS)
+        rows = ZarrRows(self.place)
+        self._step = rows.chunk_rows
+        return rows
 
-    def _write(self, span: Span, arrays: Columns) -> None:
-        for run, values in self._buffer.add(span, arrays):
-            self._store(run, values)
+    @property
+    def step(self) -> int:
+        """No two workers share a chunk."""
+        return self._step
 
-    def _close(self, complete: bool) -> None:
-        for run, values in self._buffer.drain() if complete else ():
-            self._store(run, values)
-
-    def _store(self, run: Span, values: Columns) -> None:
-        for name, array in self._arrays.items():
-            array[run.start : run.stop] = values[name]
+    @classmethod
+    def begin_part(cls, spec: PartSpec, region: Span) -> ZarrRows:
+        return ZarrRows(spec["place"])

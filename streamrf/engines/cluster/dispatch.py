@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from distributed import KilledWorker
 
 from streamrf.data.source import Span
-from streamrf.data.writers.parts import Parts
+from streamrf.data.writers import TableWriter
 from streamrf.engines.cluster.groups import Group, Groups, Pace, joined
 from streamrf.engines.cluster.tasks import ColumnsOf, RowsToRead, write_rows
 from streamrf.engines.cluster.workers import TaskCancelled, TaskFuture, WorkerInfo, Workers
@@ -218,7 +218,7 @@ class Writing(Dispatcher):
     """An output written by many workers: each writes the rows of its groups, straight to where they belong."""
 
     def __init__(
-        self, columns: ColumnsOf, parts: Parts, workers: Workers, groups: Groups, rows: RowsToRead, limits: Limits
+        self, columns: ColumnsOf, parts: TableWriter, workers: Workers, groups: Groups, rows: RowsToRead, limits: Limits
     ) -> None:
         super().__init__(workers, groups, rows, limits)
         self.parts, self.columns = parts, workers.share(columns)

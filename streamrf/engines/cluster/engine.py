@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin
 
 from streamrf.data.source import Source, Span
 from streamrf.data.spans import work_spans
-from streamrf.data.writers.parts import Parts
+from streamrf.data.writers import TableWriter
 from streamrf.engines.base import SPAN_BYTES, SPAN_ROWS, Engine, Order, Pass, Watcher, WorkerNeeds, unwatched
 from streamrf.engines.cluster.dispatch import PATIENCE, Limits, Writing
 from streamrf.engines.cluster.groups import Groups, units_of
@@ -57,7 +57,7 @@ class ClusterEngine(Engine):
             rows = RowsToRead.of(job.source, job.nan, self._session)
             return Summing(job, workers, groups, rows, limits).run(watch)
 
-    def write(self, columns: ColumnsOf, source: Source, parts: Parts, watch: Callable[[int], None]) -> None:
+    def write(self, columns: ColumnsOf, source: Source, parts: TableWriter, watch: Callable[[int], None]) -> None:
         """Have ``columns(block, threads)`` of every block of the source written to ``parts`` by the workers."""
         with Workers.of_pass(self.client) as workers:
             spans = work_spans(source, self._unit_rows(workers, SPAN_ROWS, source.n_rows), SPAN_BYTES)

@@ -20,8 +20,7 @@ from distributed import get_worker
 
 from streamrf.data.open import open_source
 from streamrf.data.source import Block, Source, Span
-from streamrf.data.writers.base import Columns
-from streamrf.data.writers.parts import write_part
+from streamrf.data.writers import Columns, PartSpec, open_part, write_blocks
 from streamrf.engines.cluster.workers import ReportTo, Sums, TaskCancelled
 from streamrf.engines.local import PIECE, pieces, read_ahead
 from streamrf.statistics.base import S, Statistic
@@ -70,11 +69,12 @@ def add_sums(statistic: Statistic[S], first: Sums, second: Sums) -> Sums:
         return {"arrays": state.arrays(), "dropped": first["dropped"] + second["dropped"]}
 
 
-def write_rows(columns: ColumnsOf, sink: dict[str, Any], rows: RowsToRead, report: ReportTo) -> None:
+def write_rows(columns: ColumnsOf, output: PartSpec, rows: RowsToRead, report: ReportTo) -> None:
     """Columns made of some spans, written to their place in an output."""
     with _alone, _threads() as threads:
-        blocks = ((int(piece.index[0]), columns(piece, threads)) for piece, _ in _read(rows, report))
-        write_part(sink, [Span(*span) for span in rows.spans], blocks)
+        blocks = (piece for piece, _ in _read(rows, report))
+        with open_part(output, rows.spans) as part:
+            write_blocks(columns, blocks, part, threads)
 
 
 def _copied(statistic: Statistic[S], sums: Sums) -> S:

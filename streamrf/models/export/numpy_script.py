@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from streamrf.data.readers.types import NULLS
-from streamrf.models.export.parts import BINNING, DENSE, TURN, Pipeline
+from streamrf.models.export import BINNING, DENSE, TURN, ExportedModel
 from streamrf.support.errors import InputError
 from streamrf.support.storage.files import atomic_write, refuse_existing
 
@@ -24,6 +24,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -212,28 +213,29 @@ if __name__ == "__main__":
 """
 
 
-def write_script(pipeline: Pipeline, path: str | Path, *, overwrite: bool = False) -> Path:
+def write_script(model: ExportedModel, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write ``path`` (.py) and the arrays beside it (.npz); the path of the arrays."""
     script = Path(path)
     if script.suffix != ".py" or not script.stem.isidentifier():
-        raise InputError(f"--numpy {path}: a name such as predict_price.py is wanted, so that Python can import it")
+        raise InputError(f"--numpy {path}: the name must be such that Python can import it, as predict_price.py is")
     data = script.with_suffix(".npz")
     if not overwrite:
         refuse_existing(script)
         refuse_existing(data)
-    buffer = io.BytesIO()
-    np.savez(buffer, **_arrays(pipeline))
+    buffer, arrays = io.BytesIO(), cast("dict[str, Any]", _arrays(model))  # savez has other arguments too
+    np.savez(buffer, **arrays)
     atomic_write(data, buffer.getvalue())
-    atomic_write(script, script_text(pipeline, script.name).encode())
+    atomic_write(script, script_text(model, script.name).encode())
     return data
 
 
-def _arrays(pipeline: Pipeline) -> dict[str, Any]:
-    scaling = pipeline.scaling
-    names = pipeline.columns.names if pipeline.columns else list(pipeline.feature_names or ())
-    arrays: dict[str, Any] = {
+def _arrays(model: ExportedModel) -> dict[str, np.ndarray]:
+    scaling = model.scaling
+    names = model.columns.names if model.columns else list(model.feature_names or ())
+    arrays: dict[str, np.ndarray] = {
         "names": np.array(json.dumps(names)), "centre": scaling.centre, "factor": scaling.factor,
-        "intercept": pipeline.intercept, "coefficients": _coefficients(pipeline), **pipeline.arrays,
+        "intercept": model.intercept, **model.arrays,
+        "coefficients": model.tables if model.kind == BINNING else model.coefficients,
     }  # fmt: skip
     curves = {
         "log_columns": ("log_columns", "log_rates"),
@@ -243,70 +245,63 @@ def _arrays(pipeline: Pipeline) -> dict[str, Any]:
     for part, members in curves.items():
         if len(getattr(scaling, part)):
             arrays |= {name: getattr(scaling, name) for name in members}
-    if pipeline.columns:
-        coding = pipeline.columns.to_json()
+    if model.columns:
+        coding = model.columns.to_json()
         arrays["columns"] = np.array(json.dumps({name: coding[name] for name in ("dtype", "columns")}))
-    if pipeline.classes:
-        arrays |= {"classes": np.array(json.dumps(list(pipeline.classes)))}
-        arrays |= {"slope": pipeline.slope, "shift": pipeline.shift}
+    if model.classes:
+        assert model.slope is not None
+        assert model.shift is not None
+        arrays |= {"classes": np.array(json.dumps(list(model.classes))), "slope": model.slope, "shift": model.shift}
     return arrays
 
 
-def _coefficients(pipeline: Pipeline) -> np.ndarray:
-    """Of binning a table for each grid, (P, slots, outputs); elsewhere (F, outputs)."""
-    if pipeline.kind != BINNING:
-        return pipeline.coefficients
-    grids = len(pipeline.arrays["shifts"])
-    return pipeline.coefficients.astype(np.float32).reshape(grids, -1, len(pipeline.intercept))
-
-
-def script_text(pipeline: Pipeline, name: str) -> str:
+def script_text(model: ExportedModel, name: str) -> str:
     """The whole program, with only the parts that this model needs."""
-    coded = pipeline.columns is not None
-    rows = "of raw columns by name" if coded else f"(n, {pipeline.n_inputs})"
+    coded = model.columns is not None
+    rows = "of raw columns by name" if coded else f"(n, {model.n_inputs})"
     usage = "predict({name: values, ...})" if coded else "predict(X)"
     parts = [HEAD.format(data=Path(name).with_suffix(".npz").name, name=name, stem=Path(name).stem, usage=usage)]
     parts += [CODE] if coded else []
-    parts += [_scale(pipeline), _map(pipeline)]
-    last = CLASSES if pipeline.classes else NUMBERS
-    parts.append(last.format(rows=rows, raw="code(X)" if coded else "X", outputs=len(pipeline.intercept)))
-    parts.append(_main(pipeline))
+    parts += [_scale(model), _map(model)]
+    last = CLASSES if model.classes else NUMBERS
+    parts.append(last.format(rows=rows, raw="code(X)" if coded else "X", outputs=len(model.intercept)))
+    parts.append(_main(model))
     return "".join(parts)
 
 
-def _scale(pipeline: Pipeline) -> str:
-    scaling = pipeline.scaling
+def _scale(model: ExportedModel) -> str:
+    scaling = model.scaling
     parts = [SCALE]
     parts += [LOGS] if len(scaling.log_columns) else []
     parts += [RANKS] if len(scaling.rank_columns) else []
     parts += [ROTATION] if len(scaling.rotation) else []
-    return "".join([*parts, SCALED.format(number=_number(pipeline))])
+    return "".join([*parts, SCALED.format(number=_number(model))])
 
 
-def _number(pipeline: Pipeline) -> str:
-    return "float64" if pipeline.double else "float32"
+def _number(model: ExportedModel) -> str:
+    return "float64" if model.double else "float32"
 
 
-def _map(pipeline: Pipeline) -> str:
-    if pipeline.kind == BINNING:
+def _map(model: ExportedModel) -> str:
+    if model.kind == BINNING:
         return BINNING_MAP
-    number = _number(pipeline)
-    fused = pipeline.kind == DENSE and not pipeline.double
+    number = _number(model)
+    fused = model.kind == DENSE and not model.double
     step = "(series * square.astype(np.float64) + term).astype(np.float32)"
     plain = f"series * square + np.{number}(term)"
-    *terms, last = pipeline.sine
-    rounded = f"np.rint(series * g * np.{number}({pipeline.scale}))"
-    first = DENSE_MAP if pipeline.kind == DENSE else STRUCTURED_MAP
+    *terms, last = model.sine
+    rounded = f"np.rint(series * g * np.{number}({model.scale}))"
+    first = DENSE_MAP if model.kind == DENSE else STRUCTURED_MAP
     as_kernel = ", each step rounded once as a fused multiply-add is" if fused else ""
     return first.format(number=number, as_kernel=as_kernel, turn=float(TURN)) + COSINES.format(
-        rounding=f" times {pipeline.scale}, rounded" if pipeline.rounded else "", number=number, last=last,
+        rounding=f" times {model.scale}, rounded" if model.rounded else "", number=number, last=last,
         terms=tuple(reversed(terms)), step=step if fused else plain,
-        result=rounded if pipeline.rounded else "series * g",
+        result=rounded if model.rounded else "series * g",
     )  # fmt: skip
 
 
-def _main(pipeline: Pipeline) -> str:
-    if pipeline.columns:
+def _main(model: ExportedModel) -> str:
+    if model.columns:
         table = (
             f"nulls = {NULLS!r}\n"
             "    table = {name: [row[name].strip() for row in rows] for name in NAMES}\n"
@@ -314,11 +309,11 @@ def _main(pipeline: Pipeline) -> str:
         )
     else:
         table = "table = [[float(row[name]) for name in NAMES or row] for row in rows]"
-    if pipeline.classes:
+    if model.classes:
         header = '["prediction", *(f"p_{label}" for label in CLASSES)]'
         lines = "[CLASSES[p.argmax()], *p] for p in predict_proba(table)"
     else:
-        outputs = len(pipeline.intercept)
+        outputs = len(model.intercept)
         header = repr(["prediction"] if outputs == 1 else [f"prediction_{k}" for k in range(outputs)])
         lines = "predict(table)"
     return MAIN.format(table=table, header=header, lines=lines)

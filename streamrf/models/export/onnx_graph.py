@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from streamrf.support.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    import onnx
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
 MAX_BYTES = 2_000_000_000  # protobuf's limit, nearly
 
 
-def onnx_package() -> Any:
+def onnx_package() -> ModuleType:
     """The onnx package, or how to get it."""
     try:
         import onnx
@@ -37,31 +42,31 @@ class Graph:
 
     def __init__(self, prefix: str) -> None:
         self._onnx, self._prefix = onnx_package(), prefix
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
         self._bytes = 0
 
-    def input(self, name: str, dtype: Any, shape: list[Any]) -> str:
+    def input(self, name: str, dtype: DTypeLike, shape: list[int | str]) -> str:
         assert not name.startswith(self._prefix)
         self.inputs.append(self._onnx.helper.make_tensor_value_info(name, self.type_of(dtype), shape))
         return name
 
-    def output(self, value: str, name: str, dtype: Any, shape: list[Any]) -> None:
+    def output(self, value: str, name: str, dtype: DTypeLike, shape: list[int | str]) -> None:
         """A result; with a line after its name where an input is called that."""
         while any(one.name == name for one in self.inputs):
             name += "_"
         self.nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
         self.outputs.append(self._onnx.helper.make_tensor_value_info(name, self.type_of(dtype), shape))
 
-    def type_of(self, dtype: Any) -> int:
+    def type_of(self, dtype: DTypeLike) -> int:
         kinds = self._onnx.TensorProto
         if dtype is str:
             return int(kinds.STRING)
         return int(self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-    def constant(self, value: Any, dtype: Any = None) -> str:
+    def constant(self, value: ArrayLike, dtype: DTypeLike | None = None) -> str:
         """An array in the file."""
         array = np.asarray(value, dtype)
         self._bytes += array.nbytes
@@ -76,16 +81,26 @@ class Graph:
         self.constants.append(tensor)
         return name
 
-    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """One operation with one result."""
+    def op(self, kind: str, *inputs: str | ArrayLike, domain: str = "", **attributes: object) -> str:
+        """One operation with one result. An input is the name of a value, or a constant."""
+        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         name = f"{self._prefix}v{len(self.nodes)}"
-        self.nodes.append(self._onnx.helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
+        self.nodes.append(self._onnx.helper.make_node(kind, names, [name], domain=domain, **attributes))
         return name
 
-    def cast(self, value: str, dtype: Any) -> str:
+    def columns(self, X: str, start: int, stop: int) -> str:
+        """Some columns of a matrix."""
+        return self.op("Slice", X, [start], [stop], [1])
+
+    def rows_of(self, X: str, row: np.ndarray) -> str:
+        """A matrix with this row as often as X has rows: their number is not known yet."""
+        zeros = self.op("Mul", self.cast(self.columns(X, 0, 1), row.dtype), np.zeros((1, 1), row.dtype))
+        return self.op("Add", zeros, row[None])
+
+    def cast(self, value: str, dtype: DTypeLike) -> str:
         return self.op("Cast", value, to=self.type_of(dtype))
 
-    def model(self, description: str) -> Any:
+    def model(self, description: str) -> onnx.ModelProto:
         helper = self._onnx.helper
         graph = helper.make_graph(
             self.nodes, "streamrf", self.inputs, self.outputs, self.constants, doc_string=description
@@ -95,7 +110,7 @@ class Graph:
         model.ir_version = IR_VERSION
         return model
 
-    def scan(self, state: str, scanned: list[str], types: list[Any], step: Callable[..., str]) -> str:
+    def scan(self, state: str, scanned: list[str], types: Sequence[DTypeLike], step: Callable[..., str]) -> str:
         """The last state of a loop over the first axis of some arrays.
 
         ``step`` writes the body: from a graph, the state and a slice of each array to the next state. ``types`` are

@@ -1,13 +1,15 @@
-"""Where an output is built until it is whole: a directory or a file as all of ours are."""
+"""Outputs on a local disk: built beside their name, and renamed once they are whole and on disk."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
+from streamrf.data.writers.base import ColumnTypes, TableWriter
 from streamrf.support.errors import ExistsError
 from streamrf.support.storage.files import (
     atomic_directory,
@@ -19,6 +21,35 @@ from streamrf.support.storage.files import (
 
 _PART = re.compile(r"part-\d+\.parquet")
 _ZARR_FILES = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
+
+
+class FileWriter(TableWriter):
+    """A file or a directory."""
+
+    is_directory: ClassVar[bool] = False
+
+    def __init__(self, path: str, n_rows: int, columns: ColumnTypes, *, overwrite: bool) -> None:
+        super().__init__(path, n_rows, columns, overwrite=overwrite)
+        check_free(Path(path), overwrite)
+        self._staging = ExitStack()
+
+    def open(self) -> None:
+        stage = staged_directory if self.is_directory else staged_file
+        self.place = str(self._staging.enter_context(stage(Path(self.path), self.overwrite)))
+        super().open()
+
+    def commit(self) -> None:
+        super().commit()
+        self._staging.close()
+
+    def abort(self) -> None:
+        super().abort()
+        with suppress(_Aborted), self._staging:
+            raise _Aborted
+
+
+class _Aborted(Exception):
+    """Tells the staging of an output to throw it away."""
 
 
 def check_free(path: Path, overwrite: bool) -> None:
@@ -45,7 +76,7 @@ def staged_directory(path: Path, overwrite: bool) -> Iterator[Path]:
         with storage_errors(f"write {path}", path):
             for folder, _, names in os.walk(temporary):
                 for name in names:
-                    sync_file(Path(folder, name))
+                    _sync_file(Path(folder, name))
                 sync_directory(Path(folder))
 
 
@@ -59,7 +90,7 @@ def staged_file(path: Path, overwrite: bool) -> Iterator[Path]:
     try:
         yield temporary
         with storage_errors(f"write {path}", target):
-            sync_file(temporary)
+            _sync_file(temporary)
             check_free(target, overwrite)
             os.replace(temporary, target)
             sync_directory(target.parent)
@@ -67,7 +98,6 @@ def staged_file(path: Path, overwrite: bool) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def sync_file(path: Path) -> None:
-    """Have the system write a file to disk."""
+def _sync_file(path: Path) -> None:
     with open(path, "rb+") as file:
         os.fsync(file.fileno())

@@ -1,0 +1,182 @@
+"""Feature maps in ONNX, with the roundings of our kernels one by one: rounded features are the same integers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from streamrf.features.binning.map import GOLDEN
+from streamrf.models.export import BINNING, DENSE, TURN, ExportedModel
+from streamrf.models.export.onnx_graph import Graph
+
+FARTHEST = 2.0**30  # cells beyond are one cell
+WORD, HALF = 1 << 32, 1 << 16
+MIX_LOW, MIX_HIGH = GOLDEN % WORD, GOLDEN // WORD
+
+
+def scores(graph: Graph, model: ExportedModel, Z: str) -> str:
+    """(n, outputs) scores of scaled inputs."""
+    if model.kind == BINNING:
+        total = _binned(graph, model, Z)
+    else:
+        features = graph.cast(_cosines(graph, model, _turns(graph, model, Z)), np.float64)
+        total = graph.op("MatMul", features, model.coefficients)
+    return graph.op("Add", total, model.intercept[None])
+
+
+# -- Fourier features
+
+
+def _turns(graph: Graph, model: ExportedModel, Z: str) -> str:
+    arrays = model.arrays
+    if model.kind != DENSE:
+        return _structured(graph, model, Z)
+    if model.double:
+        return graph.op("Add", graph.op("MatMul", Z, arrays["W"]), arrays["phases"][None])
+    wide = graph.cast(Z, np.float64)
+    rows = graph.op("Unsqueeze", graph.op("Transpose", wide, perm=[1, 0]), [2])
+    start = graph.rows_of(Z, arrays["phases"])
+    weights = graph.cast(graph.constant(arrays["W"]), np.float64)
+    return graph.scan(start, [rows, weights], [np.float32, np.float64, np.float64], _multiply_add)
+
+
+def _multiply_add(body: Graph, total: str, x: str, w: str) -> str:
+    """``total + x w`` rounded once, as a fused multiply-add is: a product of two float32 is exact in float64."""
+    product = body.op("Mul", x, w)
+    return body.cast(body.op("Add", product, body.cast(total, np.float64)), np.float32)
+
+
+def _structured(graph: Graph, model: ExportedModel, Z: str) -> str:
+    """Products of diagonals and Hadamard matrices, in float32 and in the order of our kernel."""
+    arrays = model.arrays
+    length, d = arrays["diagonals"].shape[2], model.n_inputs
+    padded = graph.op("Pad", Z, [0, 0, 0, length - d])
+    blocks = []
+    for diagonals, permutation in zip(arrays["diagonals"], arrays["permutations"], strict=True):
+        x = padded
+        for stage, diagonal in enumerate(diagonals):
+            if stage == 1 and len(permutation):
+                x = graph.op("Gather", x, permutation, axis=1)
+            x = _hadamard(graph, graph.op("Mul", x, diagonal[None]), length)
+        blocks.append(x)
+    F = len(arrays["stretch"])
+    projected = blocks[0] if len(blocks) == 1 else graph.op("Concat", *blocks, axis=1)
+    projected = graph.op("Mul", graph.columns(projected, 0, F), arrays["stretch"][None])
+    repeats = len(arrays["phases"]) // F
+    if repeats > 1:
+        projected = graph.op("Concat", *[projected] * repeats, axis=1)
+    turned = graph.op("Mul", projected, graph.constant([[TURN]], np.float32))
+    return graph.op("Add", turned, arrays["phases"][None])
+
+
+def _hadamard(graph: Graph, x: str, length: int) -> str:
+    """Two bits of the index at a time, the topmost first, which come out as the lowest."""
+    left = length
+    while left >= 4:
+        x0, x1, x2, x3 = _parts(graph, x, 4, length)
+        a, b = graph.op("Add", x0, x1), graph.op("Sub", x0, x1)
+        c, d = graph.op("Add", x2, x3), graph.op("Sub", x2, x3)
+        pairs = [("Add", a, c), ("Add", b, d), ("Sub", a, c), ("Sub", b, d)]
+        x = _interleaved(graph, [graph.op(*pair) for pair in pairs], length)
+        left //= 4
+    if left == 2:
+        low, high = _parts(graph, x, 2, length)
+        x = _interleaved(graph, [graph.op("Add", low, high), graph.op("Sub", low, high)], length)
+    return x
+
+
+def _parts(graph: Graph, x: str, count: int, length: int) -> list[str]:
+    step = length // count
+    return [graph.columns(x, i * step, (i + 1) * step) for i in range(count)]
+
+
+def _interleaved(graph: Graph, parts: list[str], length: int) -> str:
+    stacked = graph.op("Concat", *(graph.op("Unsqueeze", part, [2]) for part in parts), axis=2)
+    return graph.op("Reshape", stacked, [-1, length])
+
+
+def _cosines(graph: Graph, model: ExportedModel, t: str) -> str:
+    """cos(2 pi t) by our polynomial, rounded to integers where the model's features are."""
+    number = np.float64 if model.double else np.float32
+    fused = model.kind == DENSE and not model.double
+    t = graph.op("Sub", t, graph.op("Round", t))
+    g = graph.op("Sub", graph.constant([[0.25]], number), graph.op("Abs", t))
+    square, (*terms, last) = graph.op("Mul", g, g), model.sine
+    series = graph.constant([[last]], number)
+    for term in reversed(terms):
+        series = _fused(graph, series, square, term) if fused else _plain(graph, series, square, term, number)
+    value = graph.op("Mul", series, g)
+    if not model.rounded:
+        return value
+    return graph.op("Round", graph.op("Mul", value, graph.constant([[model.scale]], number)))
+
+
+def _plain(graph: Graph, series: str, square: str, term: float, number: DTypeLike) -> str:
+    return graph.op("Add", graph.op("Mul", series, square), graph.constant([[term]], number))
+
+
+def _fused(graph: Graph, series: str, square: str, term: float) -> str:
+    product = graph.op("Mul", graph.cast(series, np.float64), graph.cast(square, np.float64))
+    return graph.cast(graph.op("Add", product, graph.constant([[term]], np.float64)), np.float32)
+
+
+# -- random binning
+
+
+def _binned(graph: Graph, model: ExportedModel, Z: str) -> str:
+    """Cells of a grid, the hash of a row's cells, and a look-up, grid after grid.
+
+    The hash is arithmetic modulo 2^32 and 2^64. Here it is done with products below 2^63, so that nothing overflows and
+    no operator on bits is needed.
+    """
+    arrays, outputs = model.arrays, len(model.intercept)
+    start = graph.rows_of(Z, np.zeros(outputs))
+    scanned = [graph.constant(arrays["shifts"]), graph.constant(arrays["inverses"])]
+    scanned += [graph.constant(arrays[half].astype(np.int64)) for half in ("low", "high")]
+    types = [np.float64, np.float32, np.float32, np.int64, np.int64, np.float32]
+    drop = 1 << (32 - int(arrays["bits"]))
+
+    def look_up(body: Graph, total: str, shift: str, inverse: str, low: str, high: str, table: str) -> str:
+        cells = _cells(body, Z, shift, inverse)
+        word = _top_word(body, _hash(body, cells, low), _hash(body, cells, high))
+        found = body.op("Gather", table, body.op("Div", word, drop), axis=0)
+        return body.op("Add", total, body.cast(found, np.float64))
+
+    return graph.scan(start, [*scanned, graph.constant(model.tables)], types, look_up)
+
+
+def _cells(body: Graph, Z: str, shift: str, inverse: str) -> str:
+    place = body.op("Floor", body.op("Mul", body.op("Sub", Z, shift), inverse))
+    low, high = (body.constant(end, np.float32) for end in (-FARTHEST, FARTHEST))
+    return body.cast(body.op("Min", body.op("Max", place, low), high), np.int64)
+
+
+def _hash(body: Graph, cells: str, multipliers: str) -> str:
+    """(n,): the sum of cells times multipliers, modulo 2^32."""
+    products = body.op("Mod", body.op("Mul", cells, multipliers), WORD)
+    return body.op("Mod", body.op("ReduceSum", products, [1], keepdims=0), WORD)
+
+
+def _top_word(body: Graph, low: str, high: str) -> str:
+    """The upper 32 bits of ``(high 2^32 + low) GOLDEN`` modulo 2^64."""
+    carried = body.op("Add", _upper(body, low, MIX_LOW), _lower(body, low, MIX_HIGH))
+    total = body.op("Add", carried, _lower(body, high, MIX_LOW))
+    return body.op("Mod", total, WORD)
+
+
+def _halves(body: Graph, value: str) -> tuple[str, str]:
+    return body.op("Div", value, HALF), body.op("Mod", value, HALF)
+
+
+def _upper(body: Graph, value: str, factor: int) -> str:
+    """The upper 32 bits of ``value factor``, both below 2^32."""
+    upper, lower = _halves(body, value)
+    carried = body.op("Div", body.op("Mul", lower, factor), HALF)
+    return body.op("Div", body.op("Add", body.op("Mul", upper, factor), carried), HALF)
+
+
+def _lower(body: Graph, value: str, factor: int) -> str:
+    """``value factor``, modulo 2^32 but for a multiple of it below 2^48."""
+    upper, lower = _halves(body, value)
+    shifted = body.op("Mul", body.op("Mod", body.op("Mul", upper, factor), HALF), HALF)
+    return body.op("Add", shifted, body.op("Mul", lower, factor))
