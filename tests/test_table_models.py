@@ -217,7 +217,7 @@ from streamrf.support import memory
 from streamrf.models.model import Model
 from streamrf.data.writers.encoded import StreamSink
 from streamrf.models.predict_stream import StreamPredictor, stream_columns
-from streamrf.data.readers.stream import read_tables
+from streamrf.data.readers.csv import CsvBatches
 from streamrf.support.threads import Threads
 memory.limit_heaps()
 
@@ -243,7 +243,7 @@ def run(blocks):
     out = Nowhere()
     with Threads(1) as threads, StreamSink(out, "csv", [("prediction", "f8")]) as sink:
         job = StreamPredictor(model, threads, proba=False, where="the test")
-        rows = job.run(read_tables(Rows(blocks), "csv", stream_columns(model), "the test"), sink)
+        rows = job.run(CsvBatches.arriving(Rows(blocks), stream_columns(model), "the test"), sink)
     assert out.count == rows + 1 == 6000 * blocks + 1
 run(2)
 before = memory.resident()

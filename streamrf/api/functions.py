@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.coding import known_choice
+from streamrf.data.columns import known_choice
 from streamrf.data.open import open_source
-from streamrf.data.source import Block, Source
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Block, Source, work_spans
 from streamrf.data.writers import open_sink
 from streamrf.data.writers.parts import open_parts
 from streamrf.engines.base import Engine

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from streamrf.data.retries import persistently
+from streamrf.data.locations import persistently
 from streamrf.data.screening import screen
-from streamrf.data.source import Block, Source, Span
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Block, Source, Span, work_spans
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.threads import Threads

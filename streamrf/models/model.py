@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import streamrf
-from streamrf.data.columns.document import Columns, names_from_json, names_to_json
+from streamrf.data.columns import Columns, names_from_json, names_to_json
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap, RowScorer
 from streamrf.features.binning.map import BinningMap

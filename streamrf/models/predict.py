@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Block, Source
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Block, Source, work_spans
 from streamrf.data.writers import Sink
 from streamrf.engines.base import Engine, Pass
 from streamrf.engines.local import LocalEngine, pieces, read_ahead

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Source
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Source, work_spans
 from streamrf.engines.local import AHEAD
 from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE
 from streamrf.features.binning.map import BinningMap, GammaWidths

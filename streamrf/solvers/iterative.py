@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.row_cache import Remembered
+from streamrf.data.screening import RowCache
 from streamrf.data.source import Block, Source
 from streamrf.features.scores import Scorer, scored_width
 from streamrf.solvers.base import Fitted, Route, Run
@@ -77,7 +77,7 @@ class IterativeRoute(Route):
     def rows(self) -> Source:
         """What passes read: the data, or what is left to know of it once all features are kept."""
         source, kept = self.run.source, self._features
-        return source if kept is None else Remembered(source, self.recipe.nan, lambda: kept.summed == self._summed)
+        return source if kept is None else RowCache(source, self.recipe.nan, lambda: kept.summed == self._summed)
 
     def keep(self, stage: str, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.passes.keep({"stage": stage, SAMPLE: self._sample_rows, **document}, {**self._fixed, **arrays})

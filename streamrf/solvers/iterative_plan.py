@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from streamrf.data.row_cache import Remembered
+from streamrf.data.screening import RowCache
 from streamrf.data.source import Source
 from streamrf.features.precision import make_precision
 from streamrf.features.scores import batch_rows
@@ -61,7 +61,7 @@ def _parts_of_a_leg(source: Source, recipe: Any) -> int:
 
 def kept_bytes(source: Source, recipe: Any, room: int) -> int:
     """What the features of all rows take, if that fits into the room that is left; nothing where it does not."""
-    needed = KeptFeatures.nbytes(source.n_rows, recipe.D, _item(recipe)) + Remembered.nbytes(source)
+    needed = KeptFeatures.nbytes(source.n_rows, recipe.D, _item(recipe)) + RowCache.nbytes(source)
     return needed if needed <= room else 0
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Source
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Source, work_spans
 from streamrf.engines.local import AHEAD
 from streamrf.features.targets import DIGITS
 from streamrf.recipe import AUTO, LOSS_SOLVERS, NONE, Recipe

@@ -10,8 +10,7 @@ from typing import Any
 
 from distributed import Client
 
-from streamrf.data.source import Source, Span
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Source, Span, work_spans
 from streamrf.engines.base import Engine, Pass, S, Watcher, unwatched
 from streamrf.engines.cluster.crew import Crew, Hand, address_of, scheduler_gone
 from streamrf.engines.cluster.errands import orders_for

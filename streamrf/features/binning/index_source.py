@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.pickling import StandIn
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
+from streamrf.data.wrappers import SourceWrapper
 from streamrf.features.binning.index_cache import Kept
 from streamrf.features.binning.indexer import SlotMaker, maker_of
 from streamrf.support.errors import InputError
 
 
-class SlotSource(StandIn):
+class SlotSource(SourceWrapper):
     """The rows of a source with their slots (n, P) in place of inputs, and no targets. Rows that cannot be used are
     left out already. A block's X is the transposed of an array (P, n), which is what the sums want."""
 

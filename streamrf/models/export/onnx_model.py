@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.columns.document import ONEHOT, Column, Columns
+from streamrf.data.columns import ONEHOT, Column, Columns
 from streamrf.models.export.onnx_binning import binned
 from streamrf.models.export.onnx_graph import Graph, free_prefix
 from streamrf.models.export.parts import BINNING, DENSE, TURN, Pipeline

@@ -1,37 +1,131 @@
-"""Several sources one after the other are one source: row numbers run on."""
+"""Sources made of other sources: one with weights for its rows, several one after the other."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Block, Source, Span
-from streamrf.data.table import Table, describe_chunks, row_numbers, type_name
+from streamrf.data.readers.base import RowReader, describe_size, row_numbers
+from streamrf.data.source import Block, Source, Span, Spec
 from streamrf.support.errors import DataError, InputError
 
 
-class Shards(Table):
+class SourceWrapper(Source):
+    """A source in place of another, row for row. What a subclass does not change, the wrapped source does.
+
+    It is read in the spans of that source, so ``read_bytes`` is that of the source too unless more is read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.take_shape(source)
+        self.has_weights, self.picks_columns = source.has_weights, source.picks_columns
+
+    @property
+    def unknown_levels(self) -> Mapping[str, int]:
+        return self.source.unknown_levels
+
+    def chunks(self) -> tuple[Span, ...]:
+        return self.source.chunks()
+
+    def read(self, span: Span) -> Block:
+        return self.source.read(span)
+
+    def read_targets(self, span: Span) -> np.ndarray:
+        return self.source.read_targets(span)
+
+    def read_weights(self, span: Span) -> np.ndarray:
+        return self.source.read_weights(span)
+
+    def read_bytes(self, span: Span) -> int:
+        return self.source.read_bytes(span)
+
+    def fingerprint(self) -> str:
+        return self.source.fingerprint()
+
+    def spec(self) -> Spec:
+        return self.source.spec()
+
+    def describe(self) -> str:
+        return self.source.describe()
+
+    def has_partial_reads(self) -> bool:
+        return self.source.has_partial_reads()
+
+    def shards(self) -> tuple[Span, ...]:
+        return self.source.shards()
+
+    def first_array(self) -> Source | None:
+        return self.source.first_array()
+
+    def members(self) -> tuple[Source, ...]:
+        return self.source.members()
+
+
+class Weighted(SourceWrapper):
+    """``table`` with weights read from ``weights``, a source of as many rows whose only target they are."""
+
+    def __init__(self, table: Source, weights: Source, name: str) -> None:
+        if weights.n_rows != table.n_rows:
+            raise DataError(
+                f"{weights.n_rows:,} weights do not go with {table.n_rows:,} rows: there must be one for each"
+            )
+        if weights.n_outputs != 1 or weights.y_dtype is None or weights.y_dtype.kind not in "biuf":
+            raise DataError(f"weights must be one number for each row, and '{name}' is not")
+        super().__init__(table)
+        self.has_weights, self.weights, self.name = True, weights, name
+
+    def read_weights(self, span: Span) -> np.ndarray:
+        weights = np.asarray(self.weights.read_targets(span), np.float64).reshape(len(span))
+        bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+        if len(bad):
+            raise DataError(
+                f"row {span.start + int(bad[0])} has the weight {weights[bad[0]]} in '{self.name}': weights must be"
+                " numbers from 0 up, fix the data"
+            )
+        return weights
+
+    def read(self, span: Span) -> Block:
+        block = self.source.read(span)
+        block.weights = self.read_weights(span)
+        return block
+
+    def read_bytes(self, span: Span) -> int:
+        return self.source.read_bytes(span) + 16 * len(span)
+
+    def block_bytes(self, span: Span) -> int:
+        return self.source.block_bytes(span) + 8 * len(span)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"{self.source.fingerprint()}{self.weights.fingerprint()}".encode()).hexdigest()
+
+    def spec(self) -> Spec:
+        return {"data": [self.source.spec()], "sample_weight": self.weights.spec()}
+
+    def describe(self) -> str:
+        return f"{self.source.describe()}, weighted by {self.name}"
+
+
+class Shards(RowReader):
     """Sources with the same columns in a row. Each keeps its own chunks, and no chunk spans two of them."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
         if not parts:
             raise InputError("a list of shards needs at least one: the list is empty")
         self.parts = tuple(parts)
+        first = self.parts[0]
+        self.take_shape(first)
         self.location = f"{len(self.parts)} shards"
         self._starts = (0, *accumulate(part.n_rows for part in self.parts))
         self.n_rows = self._starts[-1]
         for other in self.parts[1:]:
-            check_agreement(self.parts[0], other)
-        first = self.parts[0]
-        self.n_features, self.n_outputs, self.feature_names = first.n_features, first.n_outputs, first.feature_names
-        self.columns, self.target_names = first.columns, first.target_names
+            check_agreement(first, other)
         # Parquet shards may differ in this alone: integers become floats only where there are nulls.
         self.x_dtype = np.result_type(*(part.x_dtype for part in self.parts))
         self.y_dtype = None if first.y_dtype is None else np.result_type(*_target_dtypes(self.parts))
@@ -102,49 +196,34 @@ class Shards(Table):
 
     @property
     def declared_dtypes(self) -> tuple[np.dtype, np.dtype | None]:
-        return declared_dtypes(self.parts[0])
+        return self.parts[0].declared_dtypes
 
     @cached_property
     def _fingerprint(self) -> str:
         """Of all parts, so that a change in the middle one shows too."""
         return hashlib.sha256("".join(part.fingerprint() for part in self.parts).encode()).hexdigest()
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Spec:
         return {"data": [part.spec() for part in self.parts]}
 
     def describe(self) -> str:
-        y = f", y {self.n_outputs} x {type_name(self.y_dtype)}" if self.y_dtype is not None else ", no targets"
-        size = f"{self.n_rows:,} rows x {self.n_features:,} {type_name(self.x_dtype)}"
-        first = name_of(self.parts[0])
-        return f"{self.location} from {first} on: {size}{y}, {describe_chunks(self.chunks())}"
-
-    def _format(self) -> str:
-        return "shards"
+        return f"{self.location} from {self.parts[0].location} on: {describe_size(self)}"
 
 
 def check_agreement(first: Source, other: Source) -> None:
     """Raise a DataError naming both where two shards are not parts of the same table."""
-    facts: list[tuple[str, Callable[[Source], Any]]] = [
+    facts: list[tuple[str, Callable[[Source], object]]] = [
         ("columns", lambda source: source.n_features),
         ("target columns", lambda source: source.n_outputs),
         ("feature names", lambda source: source.feature_names),
         ("a coding of columns", lambda source: source.columns),
-        ("types of X and y", lambda source: tuple(map(str, declared_dtypes(source)))),
+        ("types of X and y", lambda source: tuple(map(str, source.declared_dtypes))),
     ]
     for fact, get in facts:
         if get(first) != get(other):
             raise DataError(
-                f"shards must be alike, but {name_of(first)} has {fact} {get(first)} and {name_of(other)} {get(other)}"
+                f"shards must be alike, but {first.location} has {fact} {get(first)} and {other.location} {get(other)}"
             )
-
-
-def declared_dtypes(source: Source) -> tuple[np.dtype, np.dtype | None]:
-    """Types as the storage declares them, before nulls widen integers to floats."""
-    return getattr(source, "declared_dtypes", (source.x_dtype, source.y_dtype))
-
-
-def name_of(source: Source) -> str:
-    return getattr(source, "location", type(source).__name__)
 
 
 def _target_dtypes(parts: Sequence[Source]) -> list[np.dtype]:
