@@ -128,7 +128,8 @@ class Shards(RowReader):
             check_agreement(first, other)
         # Parquet shards may differ in this alone: integers become floats only where there are nulls.
         self.x_dtype = np.result_type(*(part.x_dtype for part in self.parts))
-        self.y_dtype = None if first.y_dtype is None else np.result_type(*_target_dtypes(self.parts))
+        targets = [part.y_dtype for part in self.parts if part.y_dtype is not None]
+        self.y_dtype = np.result_type(*targets) if targets else None
 
     def chunks(self) -> tuple[Span, ...]:
         return tuple(
@@ -154,38 +155,28 @@ class Shards(RowReader):
         return all(part.has_partial_reads() for part in self.parts)
 
     def _pieces(self, span: Span) -> list[tuple[Source, Span]]:
-        """Which rows of which parts these are."""
+        """Which rows of which parts these are; of no rows, none of the first part."""
         first = max(0, bisect_right(self._starts, span.start) - 1)
         pieces = []
         for start, part in zip(self._starts[first:], self.parts[first:], strict=False):
             if start >= span.stop:
                 break
             pieces.append((part, Span(max(span.start - start, 0), min(span.stop - start, part.n_rows))))
-        return pieces
+        return pieces or [(self.parts[0], Span(0, 0))]
 
     def read(self, span: Span) -> Block:
         """One read per part, so that a part which reads X and y together still does."""
         self._check(span)
         blocks = [part.read(piece) for part, piece in self._pieces(span)]
-        if not blocks:
-            return super().read(span)
-        X = _joined([block.X for block in blocks], self.x_dtype)
-        y = _joined([block.y for block in blocks if block.y is not None], self.y_dtype) if self.has_targets else None
-        return Block(X, y, row_numbers(span))
+        targets = [block.y for block in blocks if block.y is not None]
+        y = _joined(targets, self.y_dtype) if self.has_targets else None
+        return Block(_joined([block.X for block in blocks], self.x_dtype), y, row_numbers(span))
 
     def _features(self, span: Span) -> np.ndarray:
-        return self._each(span, lambda part, piece: part.read(piece).X, (0, self.n_features), self.x_dtype)
+        return self.read(span).X
 
     def _targets(self, span: Span) -> np.ndarray:
-        assert self.y_dtype is not None
-        shape = (0,) if self.n_outputs == 1 else (0, self.n_outputs)
-        return self._each(span, lambda part, piece: part.read_targets(piece), shape, self.y_dtype)
-
-    def _each(
-        self, span: Span, get: Callable[[Source, Span], np.ndarray], empty: tuple[int, ...], dtype: np.dtype
-    ) -> np.ndarray:
-        pieces = [get(part, piece) for part, piece in self._pieces(span)]
-        return _joined(pieces, dtype) if pieces else np.empty(empty, dtype)
+        return _joined([part.read_targets(piece) for part, piece in self._pieces(span)], self.y_dtype)
 
     def read_bytes(self, span: Span) -> int:
         """One part after the other, then everything once more where it must be joined."""
@@ -224,10 +215,6 @@ def check_agreement(first: Source, other: Source) -> None:
             raise DataError(
                 f"shards must be alike, but {first.location} has {fact} {get(first)} and {other.location} {get(other)}"
             )
-
-
-def _target_dtypes(parts: Sequence[Source]) -> list[np.dtype]:
-    return [part.y_dtype for part in parts if part.y_dtype is not None]
 
 
 def _joined(pieces: list[np.ndarray], dtype: np.dtype | None) -> np.ndarray:

@@ -8,13 +8,17 @@ raw columns there are, and the numbers that stand for each. ``choice`` picks fea
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from streamrf.support.errors import DataError, FileFormatError, InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 JSON: TypeAlias = dict[str, Any]
 
@@ -181,6 +185,22 @@ def describe_unknown(unknown: Mapping[str, int]) -> str:
     """One sentence about values of categories that training had not seen, counted by column."""
     listed = ", ".join(f"{count:,} in '{name}'" for name, count in sorted(unknown.items()))
     return f"values that training had not seen: {listed}; each stands for no known category"
+
+
+class RawTable(ABC):
+    """A table whose columns may be of any type, read in batches from first row to last as often as one asks."""
+
+    location: str  # what messages call it
+    schema: pa.Schema
+    n_rows: int | None = None  # None where only reading to the end would tell
+
+    @abstractmethod
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Batches of these columns, a few megabytes each."""
+
+    def origin(self, name: str) -> str:
+        """What else is known about a column, for messages about it: a half sentence, or nothing."""
+        return ""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ so many rows, chosen by a hash of the row's number, so that it does not depend o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamrf.data.columns import DATE, MAX_FEATURES, NUMBER, ORDINAL, Column, Columns, Handling
+from streamrf.data.columns import DATE, MAX_FEATURES, NUMBER, ORDINAL, Column, Columns, Handling, RawTable
 from streamrf.data.columns.encoding import as_levels, as_numbers, raw_type, role_of
 from streamrf.support.errors import DataError
 
@@ -23,23 +23,6 @@ SAMPLE_BYTES = 64 << 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 Kept: TypeAlias = slice | np.ndarray  # which rows of a batch
-
-
-class RawTable(Protocol):
-    """A table of columns of any type, read in batches from first row to last."""
-
-    @property
-    def location(self) -> str: ...
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    @property
-    def n_rows(self) -> int | None: ...
-
-    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]: ...
-
-    def origin(self, name: str) -> str: ...
 
 
 def needs_coding(schema: pa.Schema, names: Sequence[str], handling: Handling) -> bool:
@@ -66,7 +49,9 @@ def learn_columns(
     return columns
 
 
-def _pass_over(table: RawTable, read: list[str], scans: dict[str, Scan], progress: Callable[[int], None]) -> None:
+def _pass_over(
+    table: RawTable, read: list[str], scans: dict[str, _NumberScan | _LevelScan], progress: Callable[[int], None]
+) -> None:
     numbers = sum(isinstance(scans[name], _NumberScan) for name in read)
     sample = _Sampler(table.n_rows, numbers)
     done = 0
@@ -105,17 +90,7 @@ def not_numeric(table: RawTable, texts: list[str]) -> str:
     )
 
 
-class Scan(Protocol):
-    """What is learned about one column: ``reads`` says whether its values are needed."""
-
-    reads: bool
-
-    def update(self, values: pa.Array, start: int, kept: Kept) -> None: ...
-
-    def column(self) -> Column: ...
-
-
-def _scan(name: str, role: str, table: RawTable, handling: Handling) -> Scan:
+def _scan(name: str, role: str, table: RawTable, handling: Handling) -> _NumberScan | _LevelScan:
     if role == "category":
         return _LevelScan(name, table, handling)
     return _NumberScan(name, DATE if role == "date" else NUMBER, handling.missing == "median", table)
@@ -184,7 +159,7 @@ class _NumberScan:
 class _LevelScan:
     """The different values of a category, as long as they are few."""
 
-    reads: bool = True
+    reads = True
 
     def __init__(self, name: str, table: RawTable, handling: Handling) -> None:
         self.name, self._table, self._handling = name, table, handling

@@ -6,28 +6,20 @@ as "U", whose width may differ from block to block.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from streamrf.data.source import Matrix
 from streamrf.support.errors import DataError
 
+Array: TypeAlias = Any  # of any library: it has a shape, a dtype and slices of rows
+
 CHUNK_BYTES = 8 << 20  # of a chunk, where the storage has none
 TEXT = np.dtype("U")
 
 
-class StoredShape(Protocol):
-    """An array that is not read yet."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-
-def set_arrays(table: Matrix, X: StoredShape, y: StoredShape | None, x_name: str = "X", y_name: str = "y") -> None:
+def set_arrays(table: Matrix, X: Array, y: Array | None, x_name: str = "X", y_name: str = "y") -> None:
     """Set the sizes and types of a table of two stored arrays, or say why they cannot be one."""
     what = f"{x_name} in {table.location}"
     table.n_rows, table.n_features = _table_shape(X.shape, what)

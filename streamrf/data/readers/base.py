@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamrf.data.columns import Choice, Columns
+from streamrf.data.columns import Choice, Columns, RawTable
 from streamrf.data.locations import absolute, opened
 from streamrf.data.source import Block, Matrix, Source, Span
 from streamrf.support.errors import DataError, InputError
@@ -112,7 +112,7 @@ class RowReader(Reader, Source):
             raise InputError(f"rows {span.start}:{span.stop} are not within the {self.n_rows} rows of {self.location}")
 
 
-class SequentialReader(Reader, ABC):
+class SequentialReader(Reader):
     """A table that is read from first row to last. It is opened as reader(location, progress=progress, **options)."""
 
     options: ClassVar[frozenset[str]] = frozenset()  # those it takes, by the names they have on the command line
@@ -121,20 +121,8 @@ class SequentialReader(Reader, ABC):
         raise NotImplementedError(f"{type(self).__name__} says how it is opened")
 
 
-class BatchReader(SequentialReader):
-    """A table whose columns may be of any type; each ``batches`` starts again at its first row."""
-
-    location: str  # what messages call it
-    schema: pa.Schema
-    n_rows: int | None = None  # None where only reading to the end would tell
-
-    @abstractmethod
-    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of these columns, a few megabytes each."""
-
-    def origin(self, name: str) -> str:
-        """What else is known about a column, for messages about it: a half sentence, or nothing."""
-        return ""
+class BatchReader(SequentialReader, RawTable):
+    """A table with named columns of any type."""
 
     @classmethod
     def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str) -> Iterator[Arrived]:
@@ -207,45 +195,30 @@ def type_name(dtype: np.dtype) -> str:
     return "string" if dtype.kind == "U" else dtype.name
 
 
-def _describe_chunks(chunks: tuple[Span, ...]) -> str:
-    """How many chunks, and how many rows they have."""
-    longest = max(len(chunk) for chunk in chunks)
-    return f"1 chunk of {longest:,} rows" if len(chunks) == 1 else f"{len(chunks):,} chunks of up to {longest:,} rows"
-
-
 def describe_size(source: Source) -> str:
+    """Rows, columns, types and chunks, for people."""
     y = f", y {source.n_outputs} x {type_name(source.y_dtype)}" if source.y_dtype is not None else ", no targets"
     size = f"{source.n_rows:,} rows x {source.n_features:,} {type_name(source.x_dtype)}"
-    return f"{size}{y}, {_describe_chunks(source.chunks())}"
+    chunks = source.chunks()
+    count = "1 chunk of" if len(chunks) == 1 else f"{len(chunks):,} chunks of up to"
+    return f"{size}{y}, {count} {max(map(len, chunks)):,} rows"
 
 
 def content_digest(source: Source) -> str:
     """SHA-256 of shape, types, names and the first and last rows: nothing of where or in what chunks they lie."""
-    sha = hashlib.sha256(json.dumps(_header(source), sort_keys=True).encode())
-    for span in _end_spans(source.n_rows, FINGERPRINT_ROWS):
+    y_type, n_rows = None if source.y_dtype is None else source.y_dtype.str, source.n_rows
+    header = {
+        "rows": n_rows, "features": source.n_features, "outputs": source.n_outputs, "x": source.x_dtype.str,
+        "y": y_type, "names": source.feature_names,
+    }  # fmt: skip
+    sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    ends = (Span(0, FINGERPRINT_ROWS), Span(n_rows - FINGERPRINT_ROWS, n_rows))
+    for span in ends if n_rows > 2 * FINGERPRINT_ROWS else (Span(0, n_rows),):
         block = source.read(span)
         sha.update(np.ascontiguousarray(block.X).tobytes())
         if block.y is not None:
             sha.update(_target_bytes(block.y))
     return sha.hexdigest()
-
-
-def _end_spans(n_rows: int, count: int) -> tuple[Span, ...]:
-    """The first and the last ``count`` rows; one span where they meet."""
-    if n_rows <= 2 * count:
-        return (Span(0, n_rows),)
-    return (Span(0, count), Span(n_rows - count, n_rows))
-
-
-def _header(source: Source) -> dict[str, object]:
-    return {
-        "rows": source.n_rows,
-        "features": source.n_features,
-        "outputs": source.n_outputs,
-        "x": source.x_dtype.str,
-        "y": None if source.y_dtype is None else source.y_dtype.str,
-        "names": source.feature_names,
-    }
 
 
 def _target_bytes(y: np.ndarray) -> bytes:

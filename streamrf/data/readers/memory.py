@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
 
 import numpy as np
 
-from streamrf.data.readers.arrays import CHUNK_BYTES, as_matrix, as_targets, rows_of, set_arrays
+from streamrf.data.readers.arrays import CHUNK_BYTES, Array, as_matrix, as_targets, rows_of, set_arrays
 from streamrf.data.readers.base import RowReader
 from streamrf.data.source import LABEL_BYTES, Span, Spec, even_spans
 from streamrf.support.errors import InputError
-
-Sliceable: TypeAlias = Any  # an array of any library: it has a shape, a dtype and slices of rows
 
 
 class ArraySource(RowReader):
@@ -91,7 +88,7 @@ class SlicedSource(RowReader):
 
     location = "arrays read in slices"
 
-    def __init__(self, X: Sliceable, y: Sliceable = None, *, feature_names: Sequence[str] | None = None) -> None:
+    def __init__(self, X: Array, y: Array = None, *, feature_names: Sequence[str] | None = None) -> None:
         self._X, self._y = _sized(X), None if y is None else _sized(y)
         set_arrays(self, self._X, self._y)
         self.feature_names = None if feature_names is None else tuple(map(str, feature_names))
@@ -126,7 +123,7 @@ def is_sliced(X: object) -> bool:
     )
 
 
-def plain_array(X: Sliceable) -> tuple[Sliceable, Sequence[str] | None]:
+def plain_array(X: Array) -> tuple[Array, Sequence[str] | None]:
     """A dask table or series as an array, and the names of its columns; anything else as it is."""
     if not hasattr(X, "to_dask_array"):
         return X, None
@@ -134,7 +131,7 @@ def plain_array(X: Sliceable) -> tuple[Sliceable, Sequence[str] | None]:
     return X.to_dask_array(lengths=True), names
 
 
-def dense_rows(array: Sliceable, span: Span) -> np.ndarray:
+def dense_rows(array: Array, span: Span) -> np.ndarray:
     """These rows as numpy."""
     part = array[span.start : span.stop]
     if hasattr(part, "toarray"):
@@ -142,14 +139,14 @@ def dense_rows(array: Sliceable, span: Span) -> np.ndarray:
     return np.asarray(part.compute() if hasattr(part, "compute") else part)
 
 
-def _sized(array: Sliceable) -> Sliceable:
+def _sized(array: Array) -> Array:
     """A dask array whose chunks are not known yet is asked to count its rows."""
     if hasattr(array, "compute_chunk_sizes") and np.isnan(array.shape[0]):
         return array.compute_chunk_sizes()
     return array
 
 
-def _chunks(array: Sliceable, row_bytes: int) -> tuple[Span, ...]:
+def _chunks(array: Array, row_bytes: int) -> tuple[Span, ...]:
     chunks = getattr(array, "chunks", None)
     if not chunks:
         return even_spans(array.shape[0], rows_of(CHUNK_BYTES, row_bytes))
