@@ -15,7 +15,7 @@ import numpy as np
 from streamrf.data.columns import Choice, Columns, Handling, names_of
 from streamrf.data.locations import absolute, is_pattern, matches
 from streamrf.data.readers import reader_by_ending, reader_of, row_reader_at
-from streamrf.data.readers.base import BatchReader, Chained, FirstRows, RowReader
+from streamrf.data.readers.base import BatchReader, Chained, RowReader
 from streamrf.data.readers.memory import ArraySource, CountingSource
 from streamrf.data.source import Source, Spec
 from streamrf.data.wrappers import Shards, Weighted
@@ -51,7 +51,7 @@ def open_source(
     """
     choice = Choice(x, y, target, features, exclude, need_targets)
     if isinstance(columns, Handling):
-        columns = _learn(data, columns, choice, sample_weight)
+        columns = learn_coding(data, columns, sample_weight=sample_weight, **vars(choice))
     coding = Columns.from_json(columns) if isinstance(columns, Mapping) else columns
     choice = replace(choice, columns=coding)
     return _open(data, choice) if sample_weight is None else _open_weighted(data, sample_weight, choice)
@@ -146,32 +146,20 @@ def learn_coding(
     ``choice`` is what ``open_source`` takes: target, features, exclude, y, need_targets. With ``rows`` only about so
     many of the first rows are read: enough to guess how many features there will be.
     """
-    return _learn(data, handling, Choice(**choice), sample_weight, reporter, rows)
-
-
-def _learn(
-    data: Data,
-    handling: Handling,
-    choice: Choice,
-    weights: Weights | None,
-    reporter: Reporter | None = None,
-    rows: int | None = None,
-) -> Columns | None:
     table = raw_columns(data)
     if table is None:
         return None
     from streamrf.data.columns.choice import feature_names, target_names
     from streamrf.data.columns.learning import learn_columns, needs_coding
 
-    if isinstance(weights, str):
-        choice = replace(choice, exclude=[*names_of(choice.exclude), weights])
-    targets = target_names(table.schema.names, table.location, choice)
-    names = feature_names(table.schema.names, table.location, choice, targets)
+    asked, known, reporter = Choice(**choice), table.schema.names, reporter or Reporter()
+    if isinstance(sample_weight, str):
+        asked = replace(asked, exclude=[*names_of(asked.exclude), sample_weight])
+    names = feature_names(known, table.location, asked, target_names(known, table.location, asked))
     if not names or not needs_coding(table.schema, names, handling):
         return None
-    table, reporter = table if rows is None else FirstRows(table, rows), reporter or Reporter()
-    reporter.started("reading columns", table.n_rows or 0, 0)
-    columns = learn_columns(table, names, handling, lambda done: reporter.advanced(done, None))
+    reporter.started("reading columns", rows or table.n_rows or 0, 0)
+    columns = learn_columns(table, names, handling, lambda done: reporter.advanced(done, None), rows=rows)
     reporter.finished()
     reporter.note(columns.describe())
     return columns

@@ -29,7 +29,7 @@ def screen(block: Block, policy: str, where: Source) -> tuple[Block, int]:
         raise InputError(f"the policy for NaN must be one of {', '.join(POLICIES)}, not '{policy}'")
     if is_clean(block.X) and (block.y is None or is_clean(block.y)):
         return block, 0
-    bad = _bad_rows(block)
+    bad = missing_rows(block.X) if block.y is None else missing_rows(block.X) | missing_rows(block.y)
     if policy == "error":
         raise _complaint(block, int(np.argmax(bad)), where)
     return _without(block, bad)
@@ -67,11 +67,6 @@ def _all_finite(bits: np.ndarray, exponent: np.unsignedinteger) -> bool:
     return True
 
 
-def _bad_rows(block: Block) -> np.ndarray:
-    bad = missing_rows(block.X)
-    return bad if block.y is None else bad | missing_rows(block.y)
-
-
 def _without(block: Block, bad: np.ndarray) -> tuple[Block, int]:
     kept = block.take(~bad)
     if kept.y is not None and kept.y.dtype.kind == "O":  # no label is missing any more
@@ -81,10 +76,12 @@ def _without(block: Block, bad: np.ndarray) -> tuple[Block, int]:
 
 def _complaint(block: Block, position: int, where: Source) -> DataError:
     row = int(block.index[position])
-    chunk = chunk_of(where, row)
+    chunk = next((chunk for chunk in where.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
+    # Only columns that are coded as they are read can have their gaps filled in.
+    filled = "fill gaps with --missing median, " if where.first_array() is None else ""
     return DataError(
         f"{_first_fault(block, position, where)} in row {row} (chunk of rows {chunk.start}:{chunk.stop}) of"
-        f" {where.location}: {_cures(where)}"
+        f" {where.location}: fix the data, {filled}or leave such rows out with --nan drop"
     )
 
 
@@ -100,17 +97,6 @@ def _first_fault(block: Block, position: int, where: Source) -> str:
         return "a missing label in y"
     column = int(np.argmin(np.isfinite(target)))
     return f"{target[column]} in y" + (f" (output {column})" if len(target) > 1 else "")
-
-
-def chunk_of(source: Source, row: int) -> Span:
-    """The chunk a row lies in."""
-    return next((chunk for chunk in source.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
-
-
-def _cures(where: Source) -> str:
-    """What helps; only columns that are coded as they are read can have their gaps filled in."""
-    filled = "fill gaps with --missing median, " if where.first_array() is None else ""
-    return f"fix the data, {filled}or leave such rows out with --nan drop"
 
 
 class RowCache(SourceWrapper):

@@ -32,14 +32,27 @@ def needs_coding(schema: pa.Schema, names: Sequence[str], handling: Handling) ->
 
 
 def learn_columns(
-    table: RawTable, names: Sequence[str], handling: Handling, progress: Callable[[int], None] = lambda rows: None
+    table: RawTable,
+    names: Sequence[str],
+    handling: Handling,
+    progress: Callable[[int], None] = lambda rows: None,
+    *,
+    rows: int | None = None,
 ) -> Columns:
-    """The coding of these columns of a table; ``progress`` hears how many rows have been read."""
+    """The coding of these columns, from all rows or about the first so many; ``progress`` hears how many were read."""
     roles = column_roles(table, names, handling)
     scans = {name: _scan(name, role, table, handling) for name, role in roles.items()}
-    read = [name for name, scan in scans.items() if scan.reads]
-    if read:
-        _pass_over(table, read, scans, progress)
+    done, read = 0, [name for name, scan in scans.items() if scan.reads]
+    n_rows = table.n_rows if rows is None else min(rows, table.n_rows or rows)
+    sample = _Sampler(n_rows, sum(isinstance(scans[name], _NumberScan) for name in read))
+    for batch in table.batches(read) if read else ():
+        kept = sample.rows(done, len(batch))
+        for name in read:
+            scans[name].update(batch.column(name), done, kept)
+        done += len(batch)
+        progress(done)
+        if rows is not None and done >= rows:
+            break
     columns = Columns(tuple(scan.column() for scan in scans.values()), _dtype(table.schema, roles), handling)
     columns.check_unique()
     if columns.width > MAX_FEATURES:
@@ -47,20 +60,6 @@ def learn_columns(
             f"the columns of {table.location} would become {columns.width:,} features, and {MAX_FEATURES:,} are allowed"
         )
     return columns
-
-
-def _pass_over(
-    table: RawTable, read: list[str], scans: dict[str, _NumberScan | _LevelScan], progress: Callable[[int], None]
-) -> None:
-    numbers = sum(isinstance(scans[name], _NumberScan) for name in read)
-    sample = _Sampler(table.n_rows, numbers)
-    done = 0
-    for batch in table.batches(read):
-        kept = sample.rows(done, len(batch))
-        for name in read:
-            scans[name].update(batch.column(name), done, kept)
-        done += len(batch)
-        progress(done)
 
 
 def column_roles(table: RawTable, names: Sequence[str], handling: Handling) -> dict[str, str]:

@@ -147,26 +147,6 @@ class Arrived(NamedTuple):
     unit: str  # what ``first`` counts: lines or rows
 
 
-class FirstRows(BatchReader):
-    """The first rows of another table, in whole batches."""
-
-    def __init__(self, table: BatchReader, rows: int) -> None:
-        self._table, self._rows = table, rows
-        self.location, self.schema = table.location, table.schema
-        self.n_rows = rows if table.n_rows is None else min(rows, table.n_rows)
-
-    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-        done = 0
-        for batch in self._table.batches(names):
-            yield batch
-            done += len(batch)
-            if done >= self._rows:
-                return
-
-    def origin(self, name: str) -> str:
-        return self._table.origin(name)
-
-
 class Chained(BatchReader):
     """Tables with the same columns, one after the other."""
 
