@@ -15,8 +15,7 @@ import pytest
 import zarr
 
 from streamrf.data.open import open_source
-from streamrf.data.source import Source, Span
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Source, Span, work_spans
 from streamrf.support.errors import DataError, InputError
 
 ROWS, COLUMNS = 97, 5

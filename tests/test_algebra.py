@@ -16,8 +16,7 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.shards import Shards
-from streamrf.data.weighted import Weighted
+from streamrf.data.wrappers import Shards, Weighted
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.statistics.rowset import RowSet, ledger_of

@@ -13,21 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.data.coding import learn_coding
-from streamrf.data.columns import learning
-from streamrf.data.columns.arrow import as_levels
-from streamrf.data.columns.document import Column, Columns
-from streamrf.data.columns.encoding import Encoder
-from streamrf.data.columns.handling import Handling
+from streamrf.data.columns import Column, Columns, Handling, learning
+from streamrf.data.columns.encoding import Encoder, as_levels
 from streamrf.data.columns.learning import learn_columns
-from streamrf.data.open import open_source
-from streamrf.data.readers.frame import Frame
+from streamrf.data.open import learn_coding, open_source
+from streamrf.data.readers.base import BatchReader
 from streamrf.data.source import Span
 from streamrf.support.errors import DataError, FileFormatError, InputError
 from streamrf.support.storage import safejson
 
 
-class TableFrame(Frame):
+class TableInMemory(BatchReader):
     """A table in memory, cut into batches of a few rows."""
 
     location = "a table"
@@ -40,7 +36,7 @@ class TableFrame(Frame):
 
 
 def learned(table: pa.Table, rows: int = 3, **handling) -> Columns:
-    return learn_columns(TableFrame(table, rows), table.column_names, Handling(**handling))
+    return learn_columns(TableInMemory(table, rows), table.column_names, Handling(**handling))
 
 
 def encoded(columns: Columns, table: pa.Table) -> np.ndarray:

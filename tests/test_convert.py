@@ -24,13 +24,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
-from streamrf.data.convert.budget import chunk_rows
+from streamrf.data.convert import chunk_rows
 from streamrf.data.convert.inputs import detect
-from streamrf.data.convert.to_zarr import gathered
+from streamrf.data.convert.outputs import gathered
 from streamrf.data.open import open_source
-from streamrf.data.readers import types
-from streamrf.data.readers.blocks import line_blocks
-from streamrf.data.readers.csv import CsvFrame
+from streamrf.data.readers.csv import NULLS as NULL_WORDS
+from streamrf.data.readers.csv import CsvBatches
+from streamrf.data.readers.lines import line_blocks
 from streamrf.data.source import Span
 from streamrf.support import errors
 
@@ -214,7 +214,7 @@ FAULTS = {
     "text refused": ("a,t\n1,x\n", ["--categories", "error"], errors.DataError, "'t' .*not numeric.*--categories"),
     "no memory": ("a,b\n1,2\n", ["--memory", "1MB"], errors.BudgetError, "about .*B, and --memory allows 1.00 MB"),
     "no chunk": ("a,b\n1,2\n", ["--chunk-rows", "0"], errors.InputError, "--chunk-rows 0"),
-    "for another format": ("a,b\n1,2\n", ["--n-features", "3"], errors.InputError, "--n-features is about LIBSVM"),
+    "for another format": ("a,b\n1,2\n", ["--n-features", "3"], errors.InputError, "--n-features is about libsvm"),
 }  # fmt: skip
 
 
@@ -265,10 +265,10 @@ SIZE, LIMIT = 8_000_000, 6_000_000
 SCRIPT = """
 import sys
 from streamrf.support import memory
-from streamrf.data.convert.convert import Conversion, convert
-from streamrf.data.readers import blocks
+from streamrf.data.convert import Conversion, convert
+from streamrf.data.readers import lines
 memory.limit_heaps()
-blocks.line_blocks.__kwdefaults__["size"] = 1 << 17  # smaller blocks of text, as the file is a small one
+lines.line_blocks.__kwdefaults__["size"] = 1 << 17  # smaller blocks of text, as the file is a small one
 small, big, out = sys.argv[1:]
 convert(small, out, Conversion(chunk_rows=1000), overwrite=True)  # libraries are loaded, code is warm
 before = memory.resident()
@@ -351,7 +351,7 @@ def test_a_file_larger_than_the_limit_goes_round_within_it(tmp_path):
 # -- the pieces
 
 
-NULLS = {word.lower() for word in types.NULLS}
+NULLS = {word.lower() for word in NULL_WORDS}
 words = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1, max_size=8)
 texts = words.filter(lambda word: word.strip() == word and word.lower() not in NULLS)
 
@@ -362,7 +362,7 @@ def test_any_text_and_number_comes_through_csv(tmp_path, rows):
     """Quotes, delimiters, line breaks and all; numbers to the last bit."""
     with open(tmp_path / "t.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "number"), *((f"x{text}", repr(number)) for text, number in rows)])
-    frame = CsvFrame(str(tmp_path / "t.csv"), delimiter=",")
+    frame = CsvBatches(str(tmp_path / "t.csv"), delimiter=",")
     found = pa.Table.from_batches(frame.batches(["text", "number"]))
     assert found["text"].to_pylist() == [f"x{text}" for text, _ in rows]
     assert found["number"].to_pylist() == [number for _, number in rows]
@@ -370,7 +370,7 @@ def test_any_text_and_number_comes_through_csv(tmp_path, rows):
 
 def test_blanks_around_fields_do_not_count(tmp_path):
     (tmp_path / "t.csv").write_text("age, work, pay\n39, State-gov , 1.5\n50, ?, 2\n")
-    frame = CsvFrame(str(tmp_path / "t.csv"))
+    frame = CsvBatches(str(tmp_path / "t.csv"))
     found = pa.Table.from_batches(frame.batches(["age", "work", "pay"]))
     assert found.to_pydict() == {"age": [39, 50], "work": ["State-gov", None], "pay": [1.5, 2.0]}
 

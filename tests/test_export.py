@@ -17,8 +17,8 @@ import pytest
 from commands import done, streamrf
 from tables import labelled, smooth
 
+from streamrf.data.columns import Handling
 from streamrf.data.columns.encoding import Encoder
-from streamrf.data.columns.handling import Handling
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span

@@ -29,10 +29,10 @@ from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
 from streamrf.api.functions import predict
+from streamrf.data.locations import WAITS, persistently
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
-from streamrf.data.retries import WAITS, persistently
 from streamrf.data.source import Span
 from streamrf.engines.base import Next, Pass
 from streamrf.engines.cluster import ClusterEngine, dispatch

@@ -50,7 +50,7 @@ class FailsOnce(ArraySource):
 
 
 def test_a_read_that_fails_for_a_moment_is_tried_again(monkeypatch):
-    monkeypatch.setattr("streamrf.data.retries.WAITS", (0.0,))
+    monkeypatch.setattr("streamrf.data.locations.WAITS", (0.0,))
     one, other = (draw_sample(kind(X, X[:, 0], chunk_rows=500), 1000, 3, "error") for kind in (ArraySource, FailsOnce))
     assert np.array_equal(one.index, other.index)
 

@@ -32,7 +32,7 @@ class TestWhatIsWrong:
         (tmp_path / "t.thing").write_text("a,b\n1,2\n")
         with pytest.raises(DataError, match="zarr, parquet, npy"):
             open_source(tmp_path / "t.thing")
-        with pytest.raises(DataError, match="no zarr array"):
+        with pytest.raises(DataError, match="holds no files of these formats"):
             open_source(tmp_path)
         np.savez(tmp_path / "t.npz", X=make_X())
         with pytest.raises(DataError, match="streamrf convert"):

@@ -21,10 +21,10 @@ from sources_conformance import NAMES, ROWS, SourceConformance, make_X, make_y, 
 
 from streamrf.data import locations as locations_module
 from streamrf.data.locations import is_pattern
-from streamrf.data.open import open_source, parquet_files
+from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Source, Span
-from streamrf.data.spans import work_spans
+from streamrf.data.readers.parquet import data_files
+from streamrf.data.source import Source, Span, work_spans
 from streamrf.support.errors import DataError, InputError, MissingDependencyError, StorageError
 
 FEW_TYPES, FEW_KINDS = ["f4", "i8"], ["int", "text"]  # where another class tries them all
@@ -320,7 +320,7 @@ class TestAddresses:
         source = open_source(f"{site}/t.parquet{query}", target="y0")
         assert np.array_equal(source.read(Span(0, ROWS)).X, make_X())
         assert open_source(**source.spec()).fingerprint() == source.fingerprint()
-        assert parquet_files(f"{site}/t.parquet{query}") == [f"{site}/t.parquet{query}"]
+        assert data_files(f"{site}/t.parquet{query}") == [f"{site}/t.parquet{query}"]
         with pytest.raises(InputError, match="local disks only"):
             open_source(f"{site}/t.npy{query}")
         with pytest.raises(StorageError, match="does not exist"):

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrf.data.readahead import ReadAhead
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Span
-from streamrf.data.spans import work_spans
+from streamrf.data.readers.zarr import ReadAhead
+from streamrf.data.source import Span, work_spans
 from streamrf.support.errors import InputError
 
 

@@ -219,7 +219,7 @@ from streamrf.data.writers import write_blocks
 from streamrf.data.writers.encoded import CsvStream
 from streamrf.models.predict import PredictedColumns
 from streamrf.models.predict_stream import StreamBlocks, stream_columns
-from streamrf.data.readers.stream import read_tables
+from streamrf.data.readers.csv import CsvBatches
 from streamrf.support.threads import Threads
 memory.limit_heaps()
 
@@ -244,7 +244,7 @@ model = Model.load(sys.argv[1])
 def run(blocks):
     out = Nowhere()
     with Threads(1) as threads, CsvStream(out, [("prediction", "f8")]) as writer:
-        tables = read_tables(Rows(blocks), "csv", stream_columns(model), "the test")
+        tables = CsvBatches.arriving(Rows(blocks), stream_columns(model), "the test")
         rows = write_blocks(PredictedColumns(model, False), StreamBlocks(model, tables, "the test"), writer, threads)
     assert out.count == rows + 1 == 6000 * blocks + 1
 run(2)

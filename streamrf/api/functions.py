@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.coding import known_choice
+from streamrf.data.columns import known_choice
 from streamrf.data.open import open_source
 from streamrf.data.source import Source
 from streamrf.data.writers import open_shared_writer, open_writer

@@ -54,7 +54,7 @@ def refuse_arrays(asked: list[str], source: Any) -> None:
 
 def pop_handling(options: dict[str, Any]) -> Any:
     """What the column options ask for; taken out of the others."""
-    from streamrf.data.columns.handling import Handling
+    from streamrf.data.columns import Handling
 
     missing = options.pop("missing", "error")
     return Handling(

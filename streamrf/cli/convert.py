@@ -30,7 +30,7 @@ from streamrf.cli.options import _names, memory_option, print_json
     "--delimiter", metavar="CHAR", help="Between fields of CSV: a character or tab; told from line 1 by default."
 )
 @click.option("--header/--no-header", default=None, help="Whether CSV begins with names; told from line 1 by default.")
-@click.option("--null", "nulls", multiple=True, metavar="WORD", help="A word for missing in CSV, besides NA, null, ...")
+@click.option("--null", multiple=True, metavar="WORD", help="A word for missing in CSV, besides NA, null, ...")
 @click.option("--n-features", type=int, metavar="N", help="Columns of a LIBSVM file, where its own rows have fewer.")
 @click.option("--chunk-rows", type=int, metavar="N", help="Rows of a chunk or row group; about 16 MB by default.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Type of X in zarr; as in IN by default.")
@@ -52,16 +52,17 @@ def command(source: str, out: str, **options: Any) -> None:  # fmt: skip
       streamrf convert images.h5 images.zarr --x train/X --y train/y --memory 2GB
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.data.convert.convert import Conversion, convert
+    from streamrf.data.convert import Conversion, convert
     from streamrf.support.units import format_count
 
     start = time.monotonic()
     as_json, quiet, overwrite = (options.pop(name) for name in ("as_json", "quiet", "overwrite"))
-    csv = {name: options.pop(name) for name in ("delimiter", "header", "nulls")}
+    reading = {name: options.pop(name) for name in ("delimiter", "header", "null", "n_features")}
     keep = options["missing"] == "keep"
     asked = Conversion(
-        csv={name: value for name, value in csv.items() if value not in (None, ())}, handling=pop_handling(options),
-        keep_missing=keep, target=list(options.pop("target")) or None, features=_names(options.pop("features")),
+        options={name: value for name, value in reading.items() if value not in (None, ())},
+        handling=pop_handling(options), keep_missing=keep, target=list(options.pop("target")) or None,
+        features=_names(options.pop("features")),
         exclude=_names(options.pop("exclude")) or [], **options,
     )  # fmt: skip
     made = convert(source, out, asked, overwrite=overwrite, reporter=make_reporter(quiet=quiet or as_json))

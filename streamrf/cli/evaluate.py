@@ -26,7 +26,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf evaluate data.model test.parquet --json
     """
     from streamrf.cli.display import make_reporter, print_confusion, print_table
-    from streamrf.data.columns.document import describe_unknown
+    from streamrf.data.columns import describe_unknown
     from streamrf.models.model import Model
     from streamrf.models.predict import evaluate_rows
     from streamrf.support.threads import Threads

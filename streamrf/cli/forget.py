@@ -103,12 +103,11 @@ def _train_anew(
 
 def _coded_anew(old: Any, stays: Any, rest: tuple[str, ...], work: Any, options: dict[str, Any]) -> Any:
     """The shards that stay, their columns coded as is learned from them alone; a zarr store has its coding itself."""
-    from streamrf.data.coding import learn_coding
-    from streamrf.data.open import open_source, parquet_files
+    from streamrf.data.open import learn_coding, open_source
     from streamrf.support.errors import InputError
 
     place = list(rest)
-    if old.columns is None or not parquet_files(place):
+    if old.columns is None or stays.first_array() is not None:
         return stays
     if old.columns.handling is None:
         raise InputError("this model does not say how its columns were to be coded: train anew on the shards that stay")

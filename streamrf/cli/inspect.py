@@ -93,7 +93,7 @@ def _model(path: str) -> dict[str, Any]:
 
 
 def _data(path: str, options: dict[str, Any]) -> dict[str, Any]:
-    from streamrf.data.table import type_name
+    from streamrf.data.readers.base import type_name
 
     source = open_data((path,), options, need_targets=None)
     return {

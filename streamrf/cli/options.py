@@ -135,8 +135,8 @@ def open_data(
     column options ask.
     """
     from streamrf.cli.columns import asked_of_columns, pop_handling, refuse_arrays
-    from streamrf.data.coding import known_choice, learn_coding
-    from streamrf.data.open import open_source
+    from streamrf.data.columns import known_choice
+    from streamrf.data.open import learn_coding, open_source
 
     place: Any = list(data) if len(data) > 1 else data[0]
     spoken = asked_of_columns(options)

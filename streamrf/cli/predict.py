@@ -56,7 +56,7 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
       tail -f rows.jsonl | streamrf predict data.model - --format jsonl --out - | consumer
     """
     from streamrf.cli.display import make_reporter
-    from streamrf.data.columns.document import describe_unknown
+    from streamrf.data.columns import describe_unknown
     from streamrf.models.model import Model
     from streamrf.models.predict import prediction_columns
     from streamrf.support.units import format_count
@@ -116,12 +116,11 @@ def _refuse_parts(options: dict[str, Any]) -> None:
 
 def _stream_form(data: tuple[str, ...], asked: str) -> str | None:
     """The format of data that comes row after row; None for tables that are read in parts."""
-    from streamrf.data.readers.open_frame import format_of
+    from streamrf.data.readers import stream_format
 
     if data == (STREAM,):
         return asked
-    found = format_of(data[0]) if len(data) == 1 else None
-    return found if found in ("csv", "jsonl", "arrow") else None
+    return stream_format(data[0]) if len(data) == 1 else None
 
 
 class _Job:
@@ -135,14 +134,14 @@ class _Job:
 
     def stream(self, location: str, form: str) -> tuple[int, dict[str, int]]:
         """Rows as they come."""
-        from streamrf.data.readers.stream import tables_at
+        from streamrf.data.readers import arriving_tables
         from streamrf.data.writers import UNKNOWN, write_blocks
         from streamrf.models.predict import PredictedColumns
         from streamrf.models.predict_stream import StreamBlocks, stream_columns
         from streamrf.support.threads import Threads
 
         where = "standard input" if location == STREAM else location
-        blocks = StreamBlocks(self.model, tables_at(location, form, stream_columns(self.model), where), where)
+        blocks = StreamBlocks(self.model, arriving_tables(location, form, stream_columns(self.model), where), where)
         with Threads(self.options["threads"]) as threads, self._writer(UNKNOWN) as writer:
             rows = write_blocks(PredictedColumns(self.model, self.proba), blocks, writer, threads)
         return rows, blocks.unknown

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamrf.data.retries import persistently
+from streamrf.data.locations import persistently
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
 from streamrf.support.errors import DataError

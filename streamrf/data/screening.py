@@ -1,17 +1,23 @@
-"""Finds what is not a finite number before it poisons a sum: in features, in float targets, in missing labels."""
+"""Rows that can be used: what is not a finite number, in features, float targets or missing labels, is found before it
+poisons a sum. ``RowCache`` keeps what later passes need of such rows.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numba import njit
 
 from streamrf.data.source import Block, Source, Span
+from streamrf.data.wrappers import SourceWrapper
 from streamrf.support.errors import DataError, InputError
 
 POLICIES = ("error", "drop")
 # An IEEE float is infinite or NaN exactly where every exponent bit is set.
 _EXPONENT_BITS = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
-_PIECE = 1 << 16  # values looked at between two chances to stop
+_PIECE = 1 << 16  # values checked between two chances to stop
+_WEIGHT_BYTES = 8
 
 
 def screen(block: Block, policy: str, where: Source) -> tuple[Block, int]:
@@ -20,10 +26,10 @@ def screen(block: Block, policy: str, where: Source) -> tuple[Block, int]:
     ``where`` is the source the block came from: it gives the message its names.
     """
     if policy not in POLICIES:
-        raise InputError(f"the policy for NaN is one of {', '.join(POLICIES)}, not '{policy}'")
+        raise InputError(f"the policy for NaN must be one of {', '.join(POLICIES)}, not '{policy}'")
     if is_clean(block.X) and (block.y is None or is_clean(block.y)):
         return block, 0
-    bad = _bad_rows(block)
+    bad = missing_rows(block.X) if block.y is None else missing_rows(block.X) | missing_rows(block.y)
     if policy == "error":
         raise _complaint(block, int(np.argmax(bad)), where)
     return _without(block, bad)
@@ -61,11 +67,6 @@ def _all_finite(bits: np.ndarray, exponent: np.unsignedinteger) -> bool:
     return True
 
 
-def _bad_rows(block: Block) -> np.ndarray:
-    bad = missing_rows(block.X)
-    return bad if block.y is None else bad | missing_rows(block.y)
-
-
 def _without(block: Block, bad: np.ndarray) -> tuple[Block, int]:
     kept = block.take(~bad)
     if kept.y is not None and kept.y.dtype.kind == "O":  # no label is missing any more
@@ -75,10 +76,12 @@ def _without(block: Block, bad: np.ndarray) -> tuple[Block, int]:
 
 def _complaint(block: Block, position: int, where: Source) -> DataError:
     row = int(block.index[position])
-    chunk = chunk_of(where, row)
+    chunk = next((chunk for chunk in where.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
+    # Only columns that are coded as they are read can have their gaps filled in.
+    filled = "fill gaps with --missing median, " if where.first_array() is None else ""
     return DataError(
         f"{_first_fault(block, position, where)} in row {row} (chunk of rows {chunk.start}:{chunk.stop}) of"
-        f" {getattr(where, 'location', 'the data')}: {_cures(where)}"
+        f" {where.location}: fix the data, {filled}or leave such rows out with --nan drop"
     )
 
 
@@ -96,12 +99,31 @@ def _first_fault(block: Block, position: int, where: Source) -> str:
     return f"{target[column]} in y" + (f" (output {column})" if len(target) > 1 else "")
 
 
-def chunk_of(source: Source, row: int) -> Span:
-    """The chunk a row lies in."""
-    return next((chunk for chunk in source.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
+class RowCache(SourceWrapper):
+    """The usable rows of a source, kept without their inputs when they are read. Once inputs are ``needless``, rows
+    come without any, and from the cache where their span was read before.
+    """
+
+    def __init__(self, source: Source, nan: str, needless: Callable[[], bool]) -> None:
+        super().__init__(source)
+        self._nan, self._needless = nan, needless
+        self._rows: dict[Span, Block] = {}
+
+    def read(self, span: Span) -> Block:
+        needless = self._needless()
+        if not needless or span not in self._rows:
+            block, _ = screen(self.source.read(span), self._nan, self.source)
+            self._rows[span] = _without_inputs(block)
+        return self._rows[span] if needless else block
+
+    @staticmethod
+    def nbytes(source: Source) -> int:
+        """Of all rows in the cache, cut into spans in two ways: that of passes and that of shuffling."""
+        rows = Span(0, source.n_rows)
+        inputs = source.n_rows * source.n_features * source.x_dtype.itemsize
+        return 2 * (source.block_bytes(rows) - inputs + source.n_rows * _WEIGHT_BYTES)
 
 
-def _cures(where: Source) -> str:
-    """What helps; only columns that are coded as they are read can have their gaps filled in."""
-    filled = "fill gaps with --missing median, " if where.first_array() is None else ""
-    return f"mend the data, {filled}or leave such rows out with --nan drop"
+def _without_inputs(block: Block) -> Block:
+    y, weights = (None if array is None else array.copy() for array in (block.y, block.weights))
+    return Block(np.empty((len(block), 0), block.X.dtype), y, block.index.copy(), weights)

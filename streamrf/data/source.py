@@ -1,18 +1,24 @@
-"""What a chunked table looks like to everything else: row ranges in storage order, and a way to read one."""
+"""What a table looks like to everything else: its sizes and types, its row spans in storage order, a way to read one.
+
+A ``Matrix`` gives its rows in order, a ``Source`` any span of them. ``work_spans`` cuts a source into units of work.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streamrf.data.columns.document import Columns
+from streamrf.data.columns import Columns
 from streamrf.support.errors import InputError
 
 LABEL_BYTES = 64  # a guess at a string label, for memory only
+
+Spec: TypeAlias = dict[str, Any]  # JSON: the arguments of ``open_source``, as names and plain values
+Rows: TypeAlias = tuple[np.ndarray, np.ndarray | None]  # X (n, d), and y (n,) or (n, k) where there are targets
 
 
 class Span(NamedTuple):
@@ -29,15 +35,13 @@ class Span(NamedTuple):
 class Block:
     """Rows read from a source. ``index`` numbers each row in the whole source; it survives any filtering of rows.
 
-    A block may share memory with the arrays it was read from: it is for reading, not for writing into.
+    A block may share memory with the arrays it was read from: do not write into it.
     """
 
     X: np.ndarray  # (n, d), in the numeric type it is stored in
-    y: (
-        np.ndarray | None
-    )  # (n,) or (n, k > 1); integers, booleans or floats as stored; strings as "U", None where missing
+    y: np.ndarray | None  # (n,) or (n, k > 1): booleans, integers, floats; strings as "U", None where one is missing
     index: np.ndarray  # (n,) int64
-    weights: np.ndarray | None = None  # (n,) float64: what each row counts for, where they do not count the same
+    weights: np.ndarray | None = None  # (n,) float64: the weight of each row, where weights differ
 
     def __len__(self) -> int:
         return len(self.X)
@@ -49,35 +53,56 @@ class Block:
             raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
         return self.y
 
-    def take(self, rows: Any) -> Block:
+    def take(self, rows: slice | np.ndarray) -> Block:
         """The block of the chosen rows (a slice, a mask or positions)."""
         y, weights = (None if array is None else array[rows] for array in (self.y, self.weights))
         return Block(self.X[rows], y, self.index[rows], weights)
 
 
-class Source(ABC):
-    """A table in chunks. Opening one reads metadata only, never rows."""
+class Matrix(ABC):
+    """A table of numbers whose size and types are known. Its rows come in order."""
 
+    location: str = "the data"  # what messages call it
     n_rows: int
     n_features: int
-    n_outputs: int  # columns of y; 0 where there is no target
-    x_dtype: np.dtype  # what ``read`` gives for X: a native boolean, integer or float of 16, 32 or 64 bits
-    y_dtype: np.dtype | None  # likewise; np.dtype("U") for strings of whatever width
-    feature_names: tuple[str, ...] | None
-    columns: Columns | None = None  # how raw columns became features, where they are not numbers as stored
+    n_outputs: int = 0  # columns of y; 0 where there is no target
+    x_dtype: np.dtype  # of X as it is read: a native boolean, integer or float of 16, 32 or 64 bits
+    y_dtype: np.dtype | None = None  # likewise; np.dtype("U") for strings of any width
+    feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None  # columns the targets come from, where they have names
-
-    has_weights: bool = False  # whether ``read`` gives weights of rows
-    picks_columns: bool = False  # whether columns are chosen by name and coded as they are read, as from parquet
+    columns: Columns | None = None  # how raw columns became features, where they are not numbers as stored
 
     @property
     def has_targets(self) -> bool:
         return self.n_outputs > 0
 
+    @abstractmethod
+    def blocks(self, rows: int) -> Iterator[Rows]:
+        """All rows in order, at most about so many at a time."""
+
+    def take_shape(self, other: Matrix) -> None:
+        """Have the location, sizes, types and names of another table."""
+        self.location, self.columns = other.location, other.columns
+        self.n_rows, self.n_features, self.n_outputs = other.n_rows, other.n_features, other.n_outputs
+        self.x_dtype, self.y_dtype = other.x_dtype, other.y_dtype
+        self.feature_names, self.target_names = other.feature_names, other.target_names
+
+
+class Source(Matrix):
+    """A table in chunks, of which any span of rows can be read. Opening one reads metadata only, never rows."""
+
+    has_weights: bool = False  # whether ``read`` gives weights of rows
+    picks_columns: bool = False  # whether columns are chosen by name and coded as they are read, as from parquet
+
     @property
     def unknown_levels(self) -> Mapping[str, int]:
         """By column, how many values were read that the coding of columns does not know."""
         return {}
+
+    @property
+    def declared_dtypes(self) -> tuple[np.dtype, np.dtype | None]:
+        """Types of X and y as the storage declares them, before nulls widen integers to floats."""
+        return self.x_dtype, self.y_dtype
 
     @abstractmethod
     def chunks(self) -> tuple[Span, ...]:
@@ -92,15 +117,15 @@ class Source(ABC):
         """The targets alone, without touching X."""
 
     def read_weights(self, span: Span) -> np.ndarray:
-        """What each of these rows counts for."""
+        """The weight of each of these rows."""
         return np.ones(len(span))
 
     @abstractmethod
     def read_bytes(self, span: Span) -> int:
-        """Memory that reading this span needs at its peak: what is decoded and what is handed over."""
+        """Memory that reading this span needs at its peak: what is decoded and what is returned."""
 
     def block_bytes(self, span: Span) -> int:
-        """Memory of the block alone, once it is handed over: X, y and the row numbers."""
+        """Memory of the block alone, once it is read: X, y and the row numbers."""
         y_bytes = 0 if self.y_dtype is None else self.n_outputs * (self.y_dtype.itemsize or LABEL_BYTES)
         return len(span) * (self.n_features * self.x_dtype.itemsize + y_bytes + 8)
 
@@ -109,12 +134,19 @@ class Source(ABC):
         """Hex digest of what the data is, not of where it lies: shape, types, names, first and last rows."""
 
     @abstractmethod
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Spec:
         """JSON from which another process re-opens this source: ``open_source(**spec)``."""
 
     @abstractmethod
     def describe(self) -> str:
         """One line for people: format, rows, columns, types, chunking."""
+
+    def blocks(self, rows: int) -> Iterator[Rows]:
+        for chunk in self.chunks():
+            step = rows if self.has_partial_reads() else len(chunk)
+            for start in range(chunk.start, chunk.stop, step):
+                block = self.read(Span(start, min(start + step, chunk.stop)))
+                yield block.X, block.y
 
     def has_partial_reads(self) -> bool:
         """Whether a span smaller than a chunk can be read without decoding the whole chunk."""
@@ -131,3 +163,51 @@ class Source(ABC):
     def members(self) -> tuple[Source, ...]:
         """The tables this source was put together from, in row order, each known by its own fingerprint."""
         return (self,)
+
+
+def even_spans(n_rows: int, step: int) -> tuple[Span, ...]:
+    """Spans of ``step`` rows, the last one shorter."""
+    return tuple(Span(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
+
+
+def work_spans(source: Source, target_rows: int, max_bytes: int) -> tuple[Span, ...]:
+    """Spans that cover every row once, in order, of about ``target_rows`` that need at most ``max_bytes`` to read.
+
+    Small neighbours within a shard are joined. A chunk that is too large is split only where part of it can be read
+    by itself; elsewhere it stays whole, above the limit, because decoding it needs all of it at once.
+    """
+    if target_rows < 1 or max_bytes < 1:
+        raise InputError(
+            f"a unit of work needs at least 1 row and 1 byte, not {target_rows} rows and {max_bytes} bytes"
+        )
+
+    def fits(span: Span) -> bool:
+        return len(span) <= target_rows and source.read_bytes(span) <= max_bytes
+
+    pieces = source.chunks()
+    if source.has_partial_reads():
+        pieces = tuple(piece for chunk in pieces for piece in _split(chunk, target_rows, max_bytes, source.read_bytes))
+    return tuple(_joined(pieces, {shard.start for shard in source.shards()}, fits))
+
+
+def _split(chunk: Span, target_rows: int, max_bytes: int, cost: Callable[[Span], int]) -> Iterator[Span]:
+    """Near-equal pieces of a chunk, as few as the limits allow."""
+    count = max(1, -(-len(chunk) // target_rows))
+    while count < len(chunk) and cost(Span(chunk.start, chunk.start + -(-len(chunk) // count))) > max_bytes:
+        count = min(2 * count, len(chunk))
+    for piece in even_spans(len(chunk), -(-len(chunk) // count)):
+        yield Span(chunk.start + piece.start, chunk.start + piece.stop)
+
+
+def _joined(pieces: Iterable[Span], borders: set[int], fits: Callable[[Span], bool]) -> Iterator[Span]:
+    """Greedy: a piece joins the one before it as long as both together fit and no shard begins between them."""
+    current: Span | None = None
+    for piece in pieces:
+        if current is not None and piece.start not in borders and fits(Span(current.start, piece.stop)):
+            current = Span(current.start, piece.stop)
+            continue
+        if current is not None:
+            yield current
+        current = piece
+    if current is not None:
+        yield current

@@ -6,10 +6,9 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 
-from streamrf.data.retries import persistently
+from streamrf.data.locations import persistently
 from streamrf.data.screening import screen
-from streamrf.data.source import Block, Source, Span
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Block, Source, Span, work_spans
 from streamrf.engines.base import Engine, Next, Order, Pass, Watcher, unwatched
 from streamrf.statistics.base import S
 from streamrf.statistics.rowset import RowSet

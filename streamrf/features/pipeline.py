@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.columns.document import Columns, names_from_json, names_to_json
+from streamrf.data.columns import Columns, names_from_json, names_to_json
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap
 from streamrf.features.build import map_from_parts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamrf.data.columns.document import Columns
+from streamrf.data.columns import Columns
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap
 from streamrf.features.binning.map import BinningMap

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamrf.data.source import Block, Source
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Block, Source, work_spans
 from streamrf.data.writers import ArrayWriter, TableWriter, Writer, write_blocks
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.engines.local import LocalEngine, pieces, read_ahead

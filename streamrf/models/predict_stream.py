@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from streamrf.data.columns.document import Columns
+from streamrf.data.columns import Columns
 from streamrf.data.columns.encoding import Encoder
-from streamrf.data.readers.stream import Arrived, numbers_called
+from streamrf.data.readers.base import Arrived
 from streamrf.data.source import Block
 from streamrf.models.model import Model
 from streamrf.support.errors import DataError
@@ -21,7 +21,7 @@ def stream_columns(model: Model) -> Columns | None:
     """The columns a stream must have, by name; None where the model knows no names and takes columns by position."""
     if model.columns is not None:
         return model.columns
-    return None if model.feature_names is None else numbers_called(list(model.feature_names))
+    return None if model.feature_names is None else Columns.of_numbers(list(model.feature_names))
 
 
 class StreamBlocks:
@@ -66,4 +66,4 @@ class StreamBlocks:
                 f"{self._where} has {len(names)} columns, and the model was trained on {self._model.n_inputs}, which"
                 " have no names: give exactly these, in their order"
             )
-        return numbers_called(names)
+        return Columns.of_numbers(names)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrf.data.row_cache import Remembered
+from streamrf.data.screening import RowCache
 from streamrf.data.source import Block, Source
 from streamrf.features.base import Scorer, scored_width
 from streamrf.features.precision import make_precision
@@ -87,7 +87,7 @@ class IterativeSolver(Solver):
     def _kept_bytes(cls, sizes: Sizes, room: int) -> int:
         """What the features of all rows take, if that fits into the room that is left; nothing where it does not."""
         needed = KeptFeatures.nbytes(sizes.rows, sizes.recipe.D, feature_bytes(sizes.recipe))
-        needed += Remembered.nbytes(sizes.source)
+        needed += RowCache.nbytes(sizes.source)
         return needed if needed <= room else 0
 
     @classmethod
@@ -147,7 +147,7 @@ class IterativeSolver(Solver):
     def rows(self) -> Source:
         """What passes read: the data, or what is left to know of it once all features are kept."""
         source, kept = self.run.source, self._features
-        return source if kept is None else Remembered(source, self.recipe.nan, lambda: kept.summed == self._summed)
+        return source if kept is None else RowCache(source, self.recipe.nan, lambda: kept.summed == self._summed)
 
     def keep(self, stage: str, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.passes.keep({"stage": stage, SAMPLE: self._sample_rows, **document}, {**self._fixed, **arrays})

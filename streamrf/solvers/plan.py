@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Source
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Source, work_spans
 from streamrf.engines.base import WorkerNeeds
 from streamrf.engines.local import AHEAD
 from streamrf.solvers.settings import SolverSettings

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.counting import CountingSource
+from streamrf.data.readers.memory import CountingSource
 from streamrf.data.source import Block, Span
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.eigen_factor import EigenFactor

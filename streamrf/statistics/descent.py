@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamrf.data.retries import persistently
+from streamrf.data.locations import persistently
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
 from streamrf.solvers.eigen_factor import EigenFactor

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrf.data.retries import persistently
+from streamrf.data.locations import persistently
 from streamrf.data.screening import missing_rows
-from streamrf.data.source import Source, Span
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Source, Span, work_spans
 from streamrf.features.targets import TargetCoding
 from streamrf.support.errors import DataError, InputError
 

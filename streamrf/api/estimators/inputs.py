@@ -10,13 +10,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from streamrf.data.coding import known_choice
-from streamrf.data.columns.handling import Handling
+from streamrf.data.columns import Handling, known_choice
 from streamrf.data.open import open_source
-from streamrf.data.readers.memory import ArraySource
-from streamrf.data.sliced import SlicedSource, is_sliced, plain_array
+from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced, plain_array
 from streamrf.data.source import Source
-from streamrf.data.weighted import Weighted
+from streamrf.data.wrappers import Weighted
 from streamrf.models.model import Model
 from streamrf.support.errors import InputError
 

@@ -1,17 +1,20 @@
-"""From batches of raw columns to rows of features."""
+"""From arrow columns to numpy: which types are numbers, dates or text, and the features that a coding makes of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from streamrf.data.columns.arrow import as_numbers, is_text, level_codes, role_of
-from streamrf.data.columns.document import DATE, NUMBER, ONEHOT, Column, Columns
-from streamrf.data.failures import no_such
+from streamrf.data.columns import BOOL, DATE, FLOAT, INT, NUMBER, ONEHOT, Column, Columns
+from streamrf.data.locations import no_such
 from streamrf.support.errors import DataError
+
+SECONDS_PER_DAY = 86_400
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_READ_AS = {INT: (pa.int64(), pa.uint64(), pa.float64()), FLOAT: (pa.float64(),), BOOL: (pa.bool_(),)}
 
 
 class Encoder:
@@ -22,7 +25,7 @@ class Encoder:
         self.unknown: Counter[str] = Counter()
         self._levels = {c.name: pa.array(c.levels, pa.string()) for c in columns.columns if c.is_category}
 
-    def check(self, schema: Any, where: str) -> None:
+    def check(self, schema: pa.Schema, where: str) -> None:
         """Refuse a table that lacks a column, or has it in a type that cannot be coded."""
         for column in self.columns.columns:
             if column.name not in schema.names:
@@ -34,7 +37,7 @@ class Encoder:
                     f"column '{column.name}' of {where} is of type {stored}, but the model knows {wanted} there"
                 )
 
-    def encode(self, batch: Any, out: np.ndarray) -> None:
+    def encode(self, batch: pa.RecordBatch | pa.Table, out: np.ndarray) -> None:
         """Write the features of a batch, whose columns may be in any order, into ``out`` (n, width)."""
         place = 0
         for column in self.columns.columns:
@@ -46,7 +49,7 @@ class Encoder:
                 _write_number(column, values, part)
             place += column.width
 
-    def _write_category(self, column: Column, values: Any, out: np.ndarray) -> None:
+    def _write_category(self, column: Column, values: pa.Array, out: np.ndarray) -> None:
         codes, missing = level_codes(values, self._levels[column.name], column.of)
         strange = int(((codes < 0) & ~missing).sum())
         if strange:
@@ -63,7 +66,7 @@ class Encoder:
             out[missing] = np.nan
 
 
-def _is_codable(column: Column, stored: Any) -> bool:
+def _is_codable(column: Column, stored: pa.DataType) -> bool:
     if column.is_category:
         return role_of(stored) in ("text", "number")
     role = role_of(stored)
@@ -76,7 +79,7 @@ def _write_onehot(codes: np.ndarray, out: np.ndarray) -> None:
     out[rows, codes[rows]] = 1
 
 
-def _write_number(column: Column, values: Any, out: np.ndarray) -> None:
+def _write_number(column: Column, values: pa.Array, out: np.ndarray) -> None:
     out[:, 0] = as_numbers(values)
     if column.fill is None:
         return
@@ -84,3 +87,117 @@ def _write_number(column: Column, values: Any, out: np.ndarray) -> None:
     out[missing, 0] = column.fill
     if column.flag:
         out[:, 1] = missing
+
+
+def role_of(stored: pa.DataType) -> str | None:
+    """``number``, ``date`` or ``text``; None for what is none of them."""
+    if pa.types.is_dictionary(stored):
+        return role_of(stored.value_type)
+    if pa.types.is_boolean(stored) or pa.types.is_integer(stored) or pa.types.is_floating(stored):
+        return "number"
+    if pa.types.is_decimal(stored):
+        return "number"
+    if pa.types.is_temporal(stored):
+        return None if pa.types.is_interval(stored) else "date"
+    return "text" if is_text(stored) or pa.types.is_null(stored) else None
+
+
+def raw_type(stored: pa.DataType) -> str | None:
+    """What a category of this type is made of, where text can be read as that; None for text and all else."""
+    if pa.types.is_dictionary(stored):
+        return raw_type(stored.value_type)
+    if pa.types.is_integer(stored):
+        return INT
+    return FLOAT if pa.types.is_floating(stored) else BOOL if pa.types.is_boolean(stored) else None
+
+
+def is_text(stored: pa.DataType) -> bool:
+    return pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)
+
+
+def whole(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One arrow array, of a column that may come in several."""
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def as_numbers(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """A column of numbers or dates in numpy, nulls as NaN; dates are days since 1970, durations and times are days."""
+    values = whole(values)
+    if pa.types.is_dictionary(values.type):
+        return as_numbers(values.dictionary_decode())
+    if pa.types.is_temporal(values.type):
+        return as_days(values)
+    if pa.types.is_boolean(values.type):  # with nulls these would become Python objects
+        values = values.cast(pa.uint8())
+    elif pa.types.is_decimal(values.type) or pa.types.is_null(values.type):
+        values = values.cast(pa.float64())
+    return values.to_numpy(zero_copy_only=False)
+
+
+def as_texts(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """A column of strings as Python objects, None where one is missing."""
+    values = whole(values)
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return plain.to_numpy(zero_copy_only=False)
+
+
+def as_days(values: pa.Array) -> np.ndarray:
+    """Days as float64: of a time stamp since 1970 (in UTC), of a time of day since midnight."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return values.cast(pa.int32()).to_numpy(zero_copy_only=False).astype(np.float64)
+    unit = "ms" if pa.types.is_date64(kind) else kind.unit
+    stored = pa.int32() if pa.types.is_time32(kind) else pa.int64()
+    ticks = values.cast(stored).to_numpy(zero_copy_only=False).astype(np.float64)
+    return ticks / (_PER_SECOND[unit] * SECONDS_PER_DAY)
+
+
+def as_levels(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as arrow text; whole numbers are written without a point, however they are stored."""
+    values = whole(values)
+    if pa.types.is_dictionary(values.type):
+        return as_levels(values.dictionary).take(values.indices)
+    return _levels_of_floats(values) if pa.types.is_floating(values.type) else values.cast(pa.string())
+
+
+def _levels_of_floats(values: pa.Array) -> pa.Array:
+    """Each for itself, so that no level depends on its neighbours; what is not finite is missing."""
+    if pa.types.is_float16(values.type):  # which arrow cannot round
+        values = values.cast(pa.float32())
+    values = pc.if_else(pc.is_finite(values), values, pa.scalar(None, values.type))
+    integral = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), pa.scalar(2.0**63, values.type)))
+    integers = pc.if_else(integral, values, pa.scalar(0, values.type)).cast(pa.int64())
+    return pc.if_else(integral, integers.cast(pa.string()), values.cast(pa.string()))
+
+
+def levels_read(texts: pa.Array, of: str) -> pa.Array:
+    """Text as the levels that it would be had it been stored as numbers; what is no number stays as it is."""
+    try:
+        return as_levels(texts.cast(_READ_AS[of][0]))
+    except pa.ArrowInvalid:  # some are none, or written in another way: one by one, as often they are few
+        known = texts.dictionary_encode()
+        return pa.array([_level_read(text, of) for text in known.dictionary], pa.string()).take(known.indices)
+
+
+def _level_read(text: pa.Scalar, of: str) -> str | None:
+    for kind in _READ_AS[of]:
+        try:
+            return as_levels(pa.array([text.cast(kind).as_py()], kind))[0].as_py()
+        except pa.ArrowInvalid:
+            continue
+    return text.as_py()
+
+
+def level_codes(values: pa.Array, levels: pa.Array, of: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Place of each value among ``levels`` (-1: none of them), and which values are missing; ``of`` is Column's."""
+    values = whole(values)
+    if pa.types.is_dictionary(values.type):  # few texts to look up, many places to copy
+        codes, missing = level_codes(values.dictionary, levels, of)
+        codes, missing = (pa.array(part).take(values.indices) for part in (codes, missing))
+        return _plain(codes, -1), _plain(missing, True)
+    texts = levels_read(values, of) if of and is_text(values.type) else as_levels(values)
+    return _plain(pc.index_in(texts, value_set=levels), -1), _plain(texts.is_null(), True)
+
+
+def _plain(values: pa.Array, otherwise: int | bool) -> np.ndarray:
+    return values.fill_null(otherwise).to_numpy(zero_copy_only=False)

@@ -8,93 +8,94 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamrf.data.columns.arrow import as_levels, as_numbers, raw_type, role_of
-from streamrf.data.columns.document import DATE, MAX_FEATURES, NUMBER, ORDINAL, Column, Columns
-from streamrf.data.columns.handling import Handling
-from streamrf.data.readers.frame import Frame
+from streamrf.data.columns import DATE, MAX_FEATURES, NUMBER, ORDINAL, Column, Columns, Handling, RawTable
+from streamrf.data.columns.encoding import as_levels, as_numbers, raw_type, role_of
 from streamrf.support.errors import DataError
 
 SAMPLE_ROWS = 200_000
 SAMPLE_BYTES = 64 << 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-Told = Callable[[int], None]
+Kept: TypeAlias = slice | np.ndarray  # which rows of a batch
 
 
-def needs_coding(schema: Any, names: Sequence[str], handling: Handling) -> bool:
+def needs_coding(schema: pa.Schema, names: Sequence[str], handling: Handling) -> bool:
     """Whether these columns are anything but plain numbers to be taken as they are."""
     roles = {role_of(schema.field(name).type) for name in names}
     return roles != {"number"} or handling.missing == "median" or bool(handling.categorical)
 
 
-def learn_columns(frame: Frame, names: Sequence[str], handling: Handling, told: Told = lambda rows: None) -> Columns:
-    """The coding of these columns of a frame; ``told`` hears how many rows have been read."""
-    roles = column_roles(frame, names, handling)
-    scans = {name: _scan(name, role, frame, handling) for name, role in roles.items()}
-    read = [name for name, scan in scans.items() if scan.looks]
-    if read:
-        _pass_over(frame, read, scans, told)
-    columns = Columns(tuple(scan.column() for scan in scans.values()), _dtype(frame.schema, roles), handling)
-    columns.check_unique()
-    if columns.width > MAX_FEATURES:
-        raise DataError(
-            f"the columns of {frame.location} would become {columns.width:,} features, and {MAX_FEATURES:,} are allowed"
-        )
-    return columns
-
-
-def _pass_over(frame: Frame, read: list[str], scans: dict[str, Any], told: Told) -> None:
-    numbers = sum(isinstance(scans[name], _NumberScan) for name in read)
-    sample = _Sampler(frame.n_rows, numbers)
-    done = 0
-    for batch in frame.batches(read):
+def learn_columns(
+    table: RawTable,
+    names: Sequence[str],
+    handling: Handling,
+    progress: Callable[[int], None] = lambda rows: None,
+    *,
+    rows: int | None = None,
+) -> Columns:
+    """The coding of these columns, from all rows or about the first so many; ``progress`` hears how many were read."""
+    roles = column_roles(table, names, handling)
+    scans = {name: _scan(name, role, table, handling) for name, role in roles.items()}
+    done, read = 0, [name for name, scan in scans.items() if scan.reads]
+    n_rows = table.n_rows if rows is None else min(rows, table.n_rows or rows)
+    sample = _Sampler(n_rows, sum(isinstance(scans[name], _NumberScan) for name in read))
+    for batch in table.batches(read) if read else ():
         kept = sample.rows(done, len(batch))
         for name in read:
             scans[name].update(batch.column(name), done, kept)
         done += len(batch)
-        told(done)
+        progress(done)
+        if rows is not None and done >= rows:
+            break
+    columns = Columns(tuple(scan.column() for scan in scans.values()), _dtype(table.schema, roles), handling)
+    columns.check_unique()
+    if columns.width > MAX_FEATURES:
+        raise DataError(
+            f"the columns of {table.location} would become {columns.width:,} features, and {MAX_FEATURES:,} are allowed"
+        )
+    return columns
 
 
-def column_roles(frame: Frame, names: Sequence[str], handling: Handling) -> dict[str, str]:
+def column_roles(table: RawTable, names: Sequence[str], handling: Handling) -> dict[str, str]:
     """``number``, ``date`` or ``category`` for each column, or a sentence about the one that cannot be used."""
     for name in handling.categorical:
         if name not in names:
-            raise DataError(f"--categorical {name}: {frame.location} has no such feature")
-    roles = {name: role_of(frame.schema.field(name).type) for name in names}
+            raise DataError(f"--categorical {name}: {table.location} has no such feature")
+    roles = {name: role_of(table.schema.field(name).type) for name in names}
     for name, role in roles.items():
         if role is None:
-            kind = frame.schema.field(name).type
+            kind = table.schema.field(name).type
             raise DataError(
-                f"column '{name}' of {frame.location} is of type {kind}, which is neither numeric nor text nor a date:"
+                f"column '{name}' of {table.location} is of type {kind}, which is neither numeric nor text nor a date:"
                 f" leave it out with --exclude {name}"
             )
     texts = [name for name, role in roles.items() if role == "text"]
     if texts and handling.categories == "error":
-        raise DataError(not_numeric(frame, texts))
+        raise DataError(not_numeric(table, texts))
     return {name: "category" if name in texts or name in handling.categorical else str(roles[name]) for name in names}
 
 
-def not_numeric(frame: Frame, texts: list[str]) -> str:
+def not_numeric(table: RawTable, texts: list[str]) -> str:
     return (
-        f"column '{texts[0]}' of {frame.location} is of type {frame.schema.field(texts[0]).type}, which is not"
-        f" numeric{frame.origin(texts[0])}: code it with --categories onehot (or auto), or leave it out with"
+        f"column '{texts[0]}' of {table.location} is of type {table.schema.field(texts[0]).type}, which is not"
+        f" numeric{table.origin(texts[0])}: code it with --categories onehot (or auto), or leave it out with"
         f" --exclude {','.join(texts)}"
     )
 
 
-def _scan(name: str, role: str, frame: Frame, handling: Handling) -> Any:
+def _scan(name: str, role: str, table: RawTable, handling: Handling) -> _NumberScan | _LevelScan:
     if role == "category":
-        return _LevelScan(name, frame, handling)
-    return _NumberScan(name, DATE if role == "date" else NUMBER, handling.missing == "median", frame)
+        return _LevelScan(name, table, handling)
+    return _NumberScan(name, DATE if role == "date" else NUMBER, handling.missing == "median", table)
 
 
-def _dtype(schema: Any, roles: dict[str, str]) -> str:
+def _dtype(schema: pa.Schema, roles: dict[str, str]) -> str:
     """float32 where that holds every number: floats and whole numbers of up to 16 bits, and categories."""
     for name, role in roles.items():
         stored = schema.field(name).type
@@ -105,7 +106,7 @@ def _dtype(schema: Any, roles: dict[str, str]) -> str:
     return "float32"
 
 
-def _is_narrow(stored: Any) -> bool:
+def _is_narrow(stored: pa.DataType) -> bool:
     bits = stored.bit_width
     return bits <= 32 if pa.types.is_floating(stored) else bits <= 16
 
@@ -118,7 +119,7 @@ class _Sampler:
         share = 1.0 if n_rows is None else min(1.0, room / max(1, n_rows))
         self._bound = None if share == 1.0 else np.uint64(share * 2**64)
 
-    def rows(self, start: int, count: int) -> Any:
+    def rows(self, start: int, count: int) -> Kept:
         if self._bound is None:
             return slice(None)
         with np.errstate(over="ignore"):
@@ -130,12 +131,12 @@ class _Sampler:
 class _NumberScan:
     """Missing values and the median; nothing is read where missing values are to stay."""
 
-    def __init__(self, name: str, kind: str, median: bool, frame: Frame) -> None:
-        self.name, self.kind, self.looks, self._where = name, kind, median, frame.location
+    def __init__(self, name: str, kind: str, median: bool, table: RawTable) -> None:
+        self.name, self.kind, self.reads, self._where = name, kind, median, table.location
         self._missing = 0
         self._kept: list[np.ndarray] = []
 
-    def update(self, values: Any, start: int, kept: Any) -> None:
+    def update(self, values: pa.Array, start: int, kept: Kept) -> None:
         numbers = as_numbers(values).astype(np.float64, copy=False)
         missing = np.isnan(numbers)
         self._missing += int(missing.sum())
@@ -143,7 +144,7 @@ class _NumberScan:
         self._kept.append(kept_numbers[~np.isnan(kept_numbers)])
 
     def column(self) -> Column:
-        if not self.looks:
+        if not self.reads:
             return Column(self.name, self.kind)
         known = np.concatenate([np.empty(0), *self._kept])
         known = known[np.isfinite(known)]
@@ -157,15 +158,15 @@ class _NumberScan:
 class _LevelScan:
     """The different values of a category, as long as they are few."""
 
-    looks = True
+    reads = True
 
-    def __init__(self, name: str, frame: Frame, handling: Handling) -> None:
-        self.name, self._frame, self._handling = name, frame, handling
-        self._of = raw_type(frame.schema.field(name).type)
+    def __init__(self, name: str, table: RawTable, handling: Handling) -> None:
+        self.name, self._table, self._handling = name, table, handling
+        self._of = raw_type(table.schema.field(name).type)
         self._counts: Counter[str] = Counter()
         self._missing = 0
 
-    def update(self, values: Any, start: int, kept: Any) -> None:
+    def update(self, values: pa.Array, start: int, kept: Kept) -> None:
         levels = as_levels(values)
         self._missing += levels.null_count
         for entry in pc.value_counts(levels.drop_null()).to_pylist():
@@ -175,16 +176,16 @@ class _LevelScan:
 
     def _too_many(self, rows: int) -> DataError:
         return DataError(
-            f"column '{self.name}' of {self._frame.location} is not numeric, and as a category it has"
+            f"column '{self.name}' of {self._table.location} is not numeric, and as a category it has"
             f" {len(self._counts):,} different values in its first {rows:,} rows, where {self._handling.limit:,} are"
-            f" allowed{self._frame.origin(self.name)}: leave it out with --exclude {self.name}, or allow more with"
+            f" allowed{self._table.origin(self.name)}: leave it out with --exclude {self.name}, or allow more with"
             " --max-levels"
         )
 
     def column(self) -> Column:
         if not self._counts:
             raise DataError(
-                f"column '{self.name}' of {self._frame.location} has no values: leave it out with --exclude {self.name}"
+                f"column '{self.name}' of {self._table.location} has no values: leave it out with --exclude {self.name}"
             )
         levels = tuple(sorted(self._counts))
         flag = self._missing > 0 and self._handling.missing == "median"

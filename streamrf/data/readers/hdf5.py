@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streamrf.data.dtypes import as_matrix, as_targets, feature_dtype, target_dtype
-from streamrf.data.failures import no_such, reading
-from streamrf.data.readers.matrix import Matrix, Rows
-from streamrf.data.table import output_count, table_shape
-from streamrf.support.errors import DataError, MissingDependencyError
+from streamrf.data.locations import no_such, reading
+from streamrf.data.readers.arrays import as_matrix, as_targets, set_arrays
+from streamrf.data.readers.base import MatrixReader, Progress, silent
+from streamrf.data.source import Rows
+from streamrf.support.errors import MissingDependencyError
 
-ENDINGS = (".h5", ".hdf5", ".hdf", ".he5")
+if TYPE_CHECKING:
+    import h5py
+
 CACHE_BYTES = 4 << 20
 
 
-class Hdf5Matrix(Matrix):
+class Hdf5Matrix(MatrixReader):
     """Datasets ``x`` and ``y``, in groups of any depth (``train/X``); the targets may be left out."""
 
-    def __init__(self, location: str, *, x: str = "X", y: str = "y") -> None:
+    format, endings, options = "hdf5", (".h5", ".hdf5", ".hdf", ".he5"), frozenset({"x", "y"})
+
+    def __init__(self, location: str, *, x: str = "X", y: str = "y", progress: Progress = silent) -> None:
         self.location, self._x, self._y = location, x, y
         with reading(location), self._opened() as file:
             known = dataset_names(file)
             if x not in known:
                 raise no_such("dataset", x, known, location, " (name another with --x)")
-            X = file[x]
-            self.n_rows, self.n_features = table_shape(X.shape, f"{x} in {location}")
-            self.x_dtype = feature_dtype(X.dtype, f"{x} in {location}")
-            if y in known:
-                self._set_targets(file[y], y)
+            set_arrays(self, file[x], file[y] if y in known else None, x, y)
 
-    def _set_targets(self, y: Any, name: str) -> None:
-        self.n_outputs = output_count(y.shape, f"{name} in {self.location}")
-        self.y_dtype = target_dtype(y.dtype, f"{name} in {self.location}")
-        if y.shape[0] != self.n_rows:
-            raise DataError(
-                f"X has {self.n_rows:,} rows but {name} has {y.shape[0]:,} in {self.location}: they must match"
-            )
-
-    def _opened(self) -> Any:
+    def _opened(self) -> h5py.File:
         try:
             import h5py
         except ImportError as error:
@@ -55,7 +47,7 @@ class Hdf5Matrix(Matrix):
                 span = slice(start, start + rows)
                 yield as_matrix(file[self._x][span], self.x_dtype), self._targets(file, span)
 
-    def _targets(self, file: Any, span: slice) -> np.ndarray | None:
+    def _targets(self, file: h5py.File, span: slice) -> np.ndarray | None:
         if self.y_dtype is None:
             return None
         stored = file[self._y]
@@ -63,7 +55,7 @@ class Hdf5Matrix(Matrix):
         return as_targets(values, self.y_dtype, f"{self._y} in {self.location}")
 
 
-def dataset_names(file: Any) -> list[str]:
+def dataset_names(file: h5py.File) -> list[str]:
     """Paths of all datasets."""
     import h5py
 

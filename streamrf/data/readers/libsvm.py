@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.datasets import load_svmlight_file
 
-from streamrf.data.failures import first_line
-from streamrf.data.readers.blocks import Lines, line_blocks, opened_text
-from streamrf.data.readers.matrix import Matrix, Rows
+from streamrf.data.locations import first_line, opened
+from streamrf.data.readers.base import MatrixReader, Progress, silent
+from streamrf.data.readers.lines import Lines, line_blocks
+from streamrf.data.source import Rows
 from streamrf.support.errors import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 _PAIRS = re.compile(rb"^\s*[-+]?[\d.][\d.eE+-]*(,[-+\d.]+)*(\s+qid:\d+)?(\s+\d+:[^\s:]+)*\s*(#.*)?$")
 _MOST_COLUMNS = 10_000_000
@@ -24,12 +27,13 @@ def looks_like_libsvm(line: bytes) -> bool:
     return b":" in line and bool(_PAIRS.match(line.strip()))
 
 
-class LibsvmMatrix(Matrix):
+class LibsvmMatrix(MatrixReader):
     """Rows made dense. The first pass finds how many rows and columns there are, and whether indices begin at 0."""
 
-    def __init__(
-        self, location: str, *, n_features: int | None = None, told: Callable[[int], None] = lambda rows: None
-    ) -> None:
+    format, endings, compressed = "libsvm", (".libsvm", ".svm", ".svmlight"), True
+    options = frozenset({"n_features"})
+
+    def __init__(self, location: str, *, n_features: int | None = None, progress: Progress = silent) -> None:
         self.location, self.n_outputs = location, 1
         self.x_dtype, self.y_dtype = np.dtype(np.float32), np.dtype(np.int64)
         low, high, rows = _MOST_COLUMNS, -1, 0
@@ -40,7 +44,7 @@ class LibsvmMatrix(Matrix):
             if (y != np.rint(y)).any():
                 self.y_dtype = np.dtype(np.float64)
             rows += len(y)
-            told(rows)
+            progress(rows)
         if not rows:
             raise DataError(f"{location} has no rows")
         self.n_rows, self._base = rows, 0 if low == 0 else 1
@@ -52,7 +56,7 @@ class LibsvmMatrix(Matrix):
         return max(1, asked or found)
 
     def _lines(self) -> Iterator[Lines]:
-        with opened_text(self.location) as stream:
+        with opened(self.location) as stream:
             yield from line_blocks(stream, quotes=False)
 
     def blocks(self, rows: int) -> Iterator[Rows]:
@@ -65,7 +69,7 @@ class LibsvmMatrix(Matrix):
                 yield X[start : start + step].astype(np.float32).toarray(), y[start : start + step].astype(self.y_dtype)
 
 
-def parse_lines(lines: Lines, where: str) -> tuple[Any, np.ndarray]:
+def parse_lines(lines: Lines, where: str) -> tuple[csr_matrix, np.ndarray]:
     """The rows of these lines, indices as they stand; a line that is none is named."""
     try:
         return _parse(lines.text)
@@ -81,7 +85,9 @@ def parse_lines(lines: Lines, where: str) -> tuple[Any, np.ndarray]:
         raise
 
 
-def _parse(text: bytes) -> tuple[Any, np.ndarray]:
+def _parse(text: bytes) -> tuple[csr_matrix, np.ndarray]:
+    from sklearn.datasets import load_svmlight_file  # slow to import
+
     X, y = load_svmlight_file(io.BytesIO(text), zero_based=True)
     if X.nnz and int(X.indices.max()) >= _MOST_COLUMNS:
         raise ValueError(f"index {int(X.indices.max())} is above {_MOST_COLUMNS}")

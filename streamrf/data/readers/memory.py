@@ -1,21 +1,55 @@
-"""Arrays that are in memory already, for the Python interface and for tests."""
+"""Arrays of this process: in numpy, or in a library that hands out slices of rows (dask, zarr, HDF5, scipy sparse)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate, pairwise
 
 import numpy as np
 
-from streamrf.data.dtypes import as_matrix, as_targets, feature_dtype, target_dtype
-from streamrf.data.source import Span
-from streamrf.data.table import Table, even_spans
+from streamrf.data.readers.arrays import CHUNK_BYTES, Array, as_matrix, as_targets, rows_of, set_arrays
+from streamrf.data.readers.base import RowReader
+from streamrf.data.source import LABEL_BYTES, Span, Spec, even_spans
 from streamrf.support.errors import InputError
 
-CHUNK_BYTES = 8 << 20
+
+class SlicedSource(RowReader):
+    """X and y as arrays with a shape, a type and slices; only the rows asked for are ever dense numpy."""
+
+    location = "arrays read in slices"
+
+    def __init__(self, X: Array, y: Array = None, *, feature_names: Sequence[str] | None = None) -> None:
+        self._X, self._y = _sized(X), None if y is None else _sized(y)
+        set_arrays(self, self._X, self._y)
+        if feature_names is not None and len(feature_names) != self.n_features:
+            raise InputError(f"there are {len(feature_names)} feature names for {self.n_features} columns of X")
+        self.feature_names = None if feature_names is None else tuple(map(str, feature_names))
+        self._chunks = _chunks(self._X, self.n_features * self.x_dtype.itemsize)
+
+    def chunks(self) -> tuple[Span, ...]:
+        return self._chunks
+
+    def _features(self, span: Span) -> np.ndarray:
+        return as_matrix(dense_rows(self._X, span), self.x_dtype)
+
+    def _targets(self, span: Span) -> np.ndarray:
+        assert self.y_dtype is not None
+        return as_targets(dense_rows(self._y, span), self.y_dtype, "y")
+
+    def read_bytes(self, span: Span) -> int:
+        """What is decoded and what is returned: twice the rows, as chunks are joined."""
+        return 2 * self.block_bytes(span)
+
+    def spec(self) -> Spec:
+        raise InputError(
+            f"{self.location} cannot be opened by another process: store them as zarr, parquet or npy and give the path"
+        )
+
+    def _format(self) -> str:
+        return type(self._X).__module__.partition(".")[0]
 
 
-class ArraySource(Table):
+class ArraySource(SlicedSource):
     """X and y as numpy arrays. Reading gives views, so chunks cost nothing and may be of any size."""
 
     location = "arrays in memory"
@@ -28,54 +62,70 @@ class ArraySource(Table):
         chunk_rows: int | None = None,
         feature_names: Sequence[str] | None = None,
     ) -> None:
-        self._X, self._y = np.asarray(X), None if y is None else np.asarray(y)
-        self._check_shapes(self._X.shape, None if self._y is None else self._y.shape, "X", "y")
-        self.x_dtype = feature_dtype(self._X.dtype, "X")
-        self.y_dtype = None if self._y is None else target_dtype(self._y.dtype, "y")
-        self.feature_names = self._checked_names(feature_names)
-        self._chunk_rows = chunk_rows or rows_of(CHUNK_BYTES, self.n_features * self.x_dtype.itemsize)
-
-    def _checked_names(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
-        if names is not None and len(names) != self.n_features:
-            raise InputError(f"there are {len(names)} feature names for {self.n_features} columns of X")
-        return None if names is None else tuple(names)
-
-    def chunks(self) -> tuple[Span, ...]:
-        return even_spans(self.n_rows, self._chunk_rows)
-
-    def _features(self, span: Span) -> np.ndarray:
-        return as_matrix(self._X[span.start : span.stop], self.x_dtype)
-
-    def _targets(self, span: Span) -> np.ndarray:
-        assert self._y is not None
-        assert self.y_dtype is not None
-        return as_targets(self._y[span.start : span.stop], self.y_dtype, "y")
+        super().__init__(np.asarray(X), None if y is None else np.asarray(y), feature_names=feature_names)
+        if chunk_rows is not None:
+            self._chunks = even_spans(self.n_rows, chunk_rows)
 
     def read_bytes(self, span: Span) -> int:
         """What is not a view: rows that must be put in C order or native byte order, text, and the row numbers."""
-        copied = 0 if self._is_plain() else self.n_features * self.x_dtype.itemsize
-        return len(span) * (copied + self._target_copy_bytes() + 8)
-
-    def _is_plain(self) -> bool:
-        return bool(self._X.flags.c_contiguous) and self._X.dtype == self.x_dtype
-
-    def _target_copy_bytes(self) -> int:
-        if self._y is None or self._y.dtype == self.y_dtype or self._y.dtype.kind == "U":
-            return 0
-        return self.n_outputs * max(self._y.dtype.itemsize, 64)
+        is_view = self._X.flags.c_contiguous and self._X.dtype == self.x_dtype
+        copied = 0 if is_view else self.n_features * self.x_dtype.itemsize
+        if self._y is not None and self._y.dtype != self.y_dtype and self._y.dtype.kind != "U":
+            copied += self.n_outputs * max(self._y.dtype.itemsize, LABEL_BYTES)
+        return len(span) * (copied + 8)
 
     def has_partial_reads(self) -> bool:
         return True
 
-    def spec(self) -> dict[str, Any]:
-        raise InputError(
-            "arrays in memory cannot be opened by another process: store them as zarr, parquet or npy and give the path"
-        )
 
-    def _format(self) -> str:
-        return "numpy"
+class CountingSource(ArraySource):
+    """Rows 0, 1, 2, ... whose only feature is their number, each a chunk of its own: work that is counted, not read."""
+
+    location = "numbered parts"
+
+    def __init__(self, rows: int) -> None:
+        numbers = np.arange(rows, dtype=np.float32)
+        super().__init__(numbers[:, None], numbers, chunk_rows=1)
+
+    def spec(self) -> Spec:
+        return {"data": self.n_rows}
 
 
-def rows_of(nbytes: int, row_bytes: int) -> int:
-    """How many rows make about ``nbytes``, at least one."""
-    return max(1, nbytes // max(1, row_bytes))
+def is_sliced(X: object) -> bool:
+    """Whether X is an array or a table of a library that keeps it in chunks."""
+    library = type(X).__module__.partition(".")[0]
+    return library in ("dask", "dask_expr", "zarr", "h5py") and hasattr(
+        X, "dtypes" if hasattr(X, "columns") else "dtype"
+    )
+
+
+def plain_array(X: Array) -> tuple[Array, Sequence[str] | None]:
+    """A dask table or series as an array, and the names of its columns; anything else as it is."""
+    if not hasattr(X, "to_dask_array"):
+        return X, None
+    names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
+    return X.to_dask_array(lengths=True), names
+
+
+def dense_rows(array: Array, span: Span) -> np.ndarray:
+    """These rows as numpy."""
+    part = array[span.start : span.stop]
+    if hasattr(part, "toarray"):
+        return np.asarray(part.toarray())
+    return np.asarray(part.compute() if hasattr(part, "compute") else part)
+
+
+def _sized(array: Array) -> Array:
+    """A dask array whose chunks are not known yet is asked to count its rows."""
+    if hasattr(array, "compute_chunk_sizes") and np.isnan(array.shape[0]):
+        return array.compute_chunk_sizes()
+    return array
+
+
+def _chunks(array: Array, row_bytes: int) -> tuple[Span, ...]:
+    chunks = getattr(array, "chunks", None)
+    if not chunks:
+        return even_spans(array.shape[0], rows_of(CHUNK_BYTES, row_bytes))
+    if isinstance(chunks[0], int):  # zarr, HDF5: all of one size
+        return even_spans(array.shape[0], chunks[0])
+    return tuple(Span(*ends) for ends in pairwise(accumulate(map(int, chunks[0]), initial=0)) if ends[0] < ends[1])

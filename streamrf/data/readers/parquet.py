@@ -8,34 +8,52 @@ since 1970; with a coding of columns (``Choice.columns``) categories and missing
 
 from __future__ import annotations
 
+import os
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from streamrf.data.columns.encoding import Encoder
-from streamrf.data.dtypes import as_targets
-from streamrf.data.readers.memory import rows_of
-from streamrf.data.readers.parquet_columns import Choice, choose_columns, fill_column, widened
-from streamrf.data.readers.parquet_files import BATCH_BYTES, ParquetFiles, RowGroup
-from streamrf.data.source import Block, Source, Span
-from streamrf.data.table import Table, row_numbers
+from streamrf.data.columns import Choice
+from streamrf.data.columns.choice import choose_columns
+from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts
+from streamrf.data.locations import filesystem, is_pattern, is_url, matches, reading, without_query
+from streamrf.data.readers.arrays import as_targets, rows_of
+from streamrf.data.readers.base import BatchReader, Progress, RowReader, row_numbers, silent
+from streamrf.data.source import Block, Source, Span, Spec
 from streamrf.support.errors import DataError
 
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+ENDINGS = (".parquet", ".parq", ".pq")
 TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
+BATCH_ROWS = 32_768
+BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
+PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary
+BUFFER_BYTES = 1 << 17
+FOOTER_READERS = 8
 
 
-class ParquetSource(Table):
+class ParquetSource(RowReader):
     """Parquet files with the same columns as one table."""
 
+    format, endings, magic = "parquet", ENDINGS, b"PAR1"
+    reads_folders = joins_files = is_remote = True
     picks_columns = True
 
-    def __init__(self, location: str, files: Sequence[str] | None = None, choice: Choice | None = None) -> None:
-        self.location, self._choice = location, choice or Choice()
-        self._files = ParquetFiles([location] if files is None else files)
+    def __init__(self, location: str, choice: Choice) -> None:
+        self.location, self._choice = location, choice
+        self._files = ParquetFiles(data_files(location))
         first, *others = self._files.schemas()
         self._columns = choose_columns(first, self._files.paths[0], self._choice)
         self.columns = self._choice.columns
@@ -50,7 +68,7 @@ class ParquetSource(Table):
         self.target_names = tuple(self._columns.targets) or None
         self._set_types()
 
-    def _check_schema(self, schema: Any, path: str) -> None:
+    def _check_schema(self, schema: pa.Schema, path: str) -> None:
         if self._encoder is not None:
             self._encoder.check(schema, path)
         if path != self._files.paths[0]:
@@ -90,7 +108,7 @@ class ParquetSource(Table):
         names = None if self.columns is not None else list(self._columns.features)  # in one order, whatever a file's is
         choice = replace(self._choice, features=names)
         filled = sorted({group.file for group in self._files.groups})
-        return tuple(ParquetSource(self._files.paths[i], choice=choice) for i in filled)
+        return tuple(ParquetSource(self._files.paths[i], choice) for i in filled)
 
     def read(self, span: Span) -> Block:
         """Features and targets in one go over the file."""
@@ -117,12 +135,12 @@ class ParquetSource(Table):
             self._fill(y[part], batch, targets)
         return X, as_targets(y, y_dtype, f"the target of {self.location}")
 
-    def _fill(self, out: np.ndarray, batch: Any, names: list[str]) -> None:
+    def _fill(self, out: np.ndarray, batch: pa.RecordBatch, names: list[str]) -> None:
         for j, name in enumerate(names):
             fill_column(out[:, j], batch.column(name), f"column '{name}' of {self.location}")
 
     def read_bytes(self, span: Span) -> int:
-        """What is handed over, the pages of one row group at a time, and two decoded batches."""
+        """What is returned, the pages of one row group at a time, and two decoded batches."""
         text = self.y_dtype is not None and self.y_dtype.kind == "U"
         row = self.n_features * self.x_dtype.itemsize + self.n_outputs * (TEXT_BYTES if text else 16) + 8
         touched = self._files.touched(span)
@@ -142,9 +160,179 @@ class ParquetSource(Table):
     def _stored_bytes(self) -> dict[RowGroup, int]:
         return {group: self._files.stored_bytes(group, self._columns.all) for group in self._files.groups}
 
-    def spec(self) -> dict[str, Any]:
-        return {"data": self.location, **self._choice.spec()}
+    def spec(self) -> Spec:
+        return {"data": self.location, **self._choice.columns_to_json()}
 
     def _format(self) -> str:
         count = len(self._files.paths)
         return "parquet" if count == 1 else f"parquet ({count} files)"
+
+
+class ParquetBatches(BatchReader):
+    """Parquet files with the same columns, one after the other, as batches of raw columns."""
+
+    format, endings = "parquet", ENDINGS
+
+    def __init__(self, location: str, *, progress: Progress = silent) -> None:
+        self.location = location
+        self._files = ParquetFiles(data_files(location))
+        self.schema = self._files.schemas()[0]
+        self.n_rows: int = sum(len(group.rows) for group in self._files.groups)
+
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        for _, batch in self._files.batches(Span(0, self.n_rows), names, BATCH_ROWS):
+            yield batch
+
+
+class RowGroup(NamedTuple):
+    """One row group of one of the files, and the rows of the whole it holds."""
+
+    file: int
+    group: int
+    rows: Span
+
+
+class ParquetFiles:
+    """Files one after the other as row groups with running row numbers, decoded a batch at a time.
+
+    Footers are read once, on opening; rows only on demand.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+        self._is_remote = is_url(self.paths[0])
+        with ThreadPoolExecutor(FOOTER_READERS) as pool:
+            self._footers = list(pool.map(self._read_footer, self.paths))
+        self.groups = self._row_groups()
+        self._starts = [group.rows.start for group in self.groups]
+        self._stops = [group.rows.stop for group in self.groups]
+
+    def _read_footer(self, path: str) -> pq.FileMetaData:
+        with reading(f"the parquet file {path}"), self._opened(path) as file:
+            return file.metadata
+
+    @contextmanager
+    def _opened(self, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+        """A reader of its own for each use: they are not safe to share between threads."""
+        if self._is_remote:  # a row group's columns in few requests
+            fs, name = filesystem(path)
+            file = pq.ParquetFile(fs.open(name, "rb", cache_type="none"), metadata=footer, pre_buffer=True)
+        else:  # page by page
+            file = pq.ParquetFile(path, metadata=footer, pre_buffer=False, buffer_size=BUFFER_BYTES)
+        try:
+            yield file
+        finally:
+            file.close(force=True)
+
+    def _row_groups(self) -> tuple[RowGroup, ...]:
+        places = [(i, g) for i, footer in enumerate(self._footers) for g in range(footer.num_row_groups)]
+        sizes = [self._footers[i].row_group(g).num_rows for i, g in places]
+        spans = [Span(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+        return tuple(RowGroup(i, g, rows) for (i, g), rows in zip(places, spans, strict=True) if len(rows))
+
+    def schemas(self) -> list[pa.Schema]:
+        return [footer.schema.to_arrow_schema() for footer in self._footers]
+
+    def touched(self, span: Span) -> list[RowGroup]:
+        """Row groups that hold some of these rows."""
+        first = bisect_right(self._stops, span.start)
+        last = bisect_left(self._starts, span.stop)
+        return list(self.groups[first:last])
+
+    def batches(self, span: Span, names: list[str], batch_rows: int) -> Iterator[tuple[Span, pa.RecordBatch]]:
+        """Decoded batches of these columns, each with the rows of the span it holds, counted from the span's start."""
+        for group in self.touched(span):
+            yield from self._group_batches(group, span, names, batch_rows)
+            pa.default_memory_pool().release_unused()  # else it keeps the pages, several times a block's size
+
+    def _group_batches(
+        self, group: RowGroup, span: Span, names: list[str], batch_rows: int
+    ) -> Iterator[tuple[Span, pa.RecordBatch]]:
+        path, at = self.paths[group.file], group.rows.start
+        what = f"row group {group.group} (rows {group.rows.start}:{group.rows.stop}) of {path}"
+        with reading(what), self._opened(path, self._footers[group.file]) as file:
+            for batch in file.iter_batches(batch_rows, row_groups=[group.group], columns=names):
+                kept = Span(max(at, span.start), min(at + len(batch), span.stop))
+                if kept.start < kept.stop:
+                    yield Span(kept.start - span.start, kept.stop - span.start), batch.slice(kept.start - at, len(kept))
+                at += len(batch)
+                if at >= span.stop:
+                    return
+        if at != group.rows.stop:
+            raise DataError(f"{what} is truncated: it ends at row {at}")
+
+    def nullable(self, names: Collection[str]) -> set[str]:
+        """Those columns whose statistics count a null, or that have no statistics to deny one."""
+        found: set[str] = set()
+        for group in self.groups if names else ():
+            for name, chunk in self._column_chunks(group, names):
+                if name not in found and _may_hold_nulls(chunk):
+                    found.add(name)
+        return found
+
+    def stored_bytes(self, group: RowGroup, names: Collection[str]) -> int:
+        """Memory to decode a row group's columns: the pages at hand, and from afar all of them as stored."""
+        chunks = [chunk for _, chunk in self._column_chunks(group, names)]
+        stored = sum(chunk.total_compressed_size for chunk in chunks) if self._is_remote else 0
+        return stored + sum(map(_page_bytes, chunks))
+
+    def _column_chunks(self, group: RowGroup, names: Collection[str]) -> Iterator[tuple[str, pq.ColumnChunkMetaData]]:
+        footer = self._footers[group.file]
+        metadata = footer.row_group(group.group)
+        for i in range(metadata.num_columns):
+            name = footer.schema.column(i).path
+            if name in names:
+                yield name, metadata.column(i)
+
+
+def _page_bytes(column: pq.ColumnChunkMetaData) -> int:
+    """Measured: a page as stored and decompressed, and a dictionary in those two forms and decoded."""
+    if column.has_dictionary_page:
+        return 3 * min(column.total_uncompressed_size, 2 * PAGE_BYTES)
+    return 2 * min(column.total_uncompressed_size, PAGE_BYTES)
+
+
+def _may_hold_nulls(column: pq.ColumnChunkMetaData) -> bool:
+    statistics = column.statistics
+    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+
+
+def data_files(location: str) -> list[str]:
+    """The parquet files of a pattern or directly in a directory, by name; of a file, itself."""
+    if is_pattern(location):
+        return matches(location) or [location]  # a remote name may look like a pattern
+    if not is_url(location):
+        if not os.path.isdir(location):
+            return [location]
+        names = sorted(name for name in os.listdir(location) if _is_data_file(name))
+        return [os.path.join(location, name) for name in names] or [location]
+    fs, path = filesystem(location)
+    if without_query(location).endswith(ENDINGS) and not _is_remote_folder(fs, path, location):
+        return [location]
+    with reading(location):
+        found = sorted(name for name in fs.ls(path, detail=False) if _is_data_file(name.rstrip("/").rpartition("/")[2]))
+    return [fs.unstrip_protocol(name) for name in found] or [location]
+
+
+def _is_remote_folder(fs: AbstractFileSystem, path: str, location: str) -> bool:
+    with reading(location):
+        return fs.isdir(path)
+
+
+def _is_data_file(name: str) -> bool:
+    """Writers leave files such as _metadata and ._SUCCESS.crc beside the data."""
+    return name.endswith(ENDINGS) and not name.startswith(("_", "."))
+
+
+def widened(dtype: np.dtype, has_nulls: bool) -> np.dtype:
+    """The type that can also hold NaN: the smallest float that keeps every value of narrow integers."""
+    if not has_nulls or dtype.kind in "fU":
+        return dtype
+    return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
+
+
+def fill_column(out: np.ndarray, values: pa.Array, what: str) -> None:
+    """Write one decoded arrow column into ``out``, nulls as NaN (None among strings)."""
+    if values.null_count and out.dtype.kind not in "fO":
+        raise DataError(f"{what} has nulls that its own statistics deny: write the file again")
+    out[:] = as_texts(values) if out.dtype.kind == "O" else as_numbers(values)

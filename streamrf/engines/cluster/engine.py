@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import dask
 from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin
 
-from streamrf.data.source import Source, Span
-from streamrf.data.spans import work_spans
+from streamrf.data.source import Source, Span, work_spans
 from streamrf.data.writers import TableWriter
 from streamrf.engines.base import SPAN_BYTES, SPAN_ROWS, Engine, Order, Pass, Watcher, WorkerNeeds, unwatched
 from streamrf.engines.cluster.dispatch import PATIENCE, Limits, Writing

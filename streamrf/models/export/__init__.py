@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.columns.document import Columns
+from streamrf.data.columns import Columns
 from streamrf.features.binning.map import BinningMap, hash_multipliers
 from streamrf.features.fourier.cosine import SINE
 from streamrf.features.fourier.map import FourierMap

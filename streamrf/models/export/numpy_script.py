@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamrf.data.readers.types import NULLS
+from streamrf.data.readers.csv import NULLS
 from streamrf.models.export import BINNING, DENSE, TURN, ExportedModel
 from streamrf.support.errors import InputError
 from streamrf.support.storage.files import atomic_write, refuse_existing

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamrf.data.columns.document import ONEHOT, Column, Columns
+from streamrf.data.columns import ONEHOT, Column, Columns
 from streamrf.models.export import ExportedModel
 from streamrf.models.export.onnx_graph import Graph, free_prefix
 from streamrf.models.export.onnx_maps import scores

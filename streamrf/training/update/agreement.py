@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.data.columns.document import Columns
+from streamrf.data.columns import Columns
 from streamrf.data.source import Source
 from streamrf.features.targets import REGRESSION
 from streamrf.models.model import UntrainedModel

@@ -1,4 +1,4 @@
-"""Which columns of a parquet table are features and which are targets, and how each becomes numpy."""
+"""Which columns of a table with named columns are features and which are targets, and the numpy type of each."""
 
 from __future__ import annotations
 
@@ -6,41 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from streamrf.data.columns.arrow import as_numbers, is_text
-from streamrf.data.columns.document import Columns
-from streamrf.data.dtypes import TEXT
-from streamrf.data.failures import listed, no_such
+from streamrf.data.columns import Choice, names_of
+from streamrf.data.columns.encoding import is_text
+from streamrf.data.locations import listed, no_such
 from streamrf.support.errors import DataError, InputError
 
+TEXT = np.dtype("U")  # strings of any width
 _PANDAS_INDEX = "__index_level_"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the user asked for; ``y`` is the target's name where ``target`` is not given."""
-
-    target: str | Sequence[str] | None = None
-    features: Sequence[str] | None = None
-    exclude: str | Sequence[str] = ()
-    y: str = "y"
-    need_targets: bool | None = True
-    columns: Columns | None = None  # how raw columns become features; it names them too
-
-    def spec(self) -> dict[str, Any]:
-        """The same as JSON."""
-        return {
-            "target": None if self.target is None else names_of(self.target),
-            "features": None if self.features is None else names_of(self.features),
-            "exclude": names_of(self.exclude),
-            "y": self.y,
-            "need_targets": self.need_targets,
-            "columns": None if self.columns is None else self.columns.to_json(),
-        }
 
 
 @dataclass(frozen=True)
@@ -54,7 +30,7 @@ class Chosen:
     def all(self) -> dict[str, np.dtype]:
         return {**self.features, **self.targets}
 
-    def check_same(self, schema: Any, first: str, path: str) -> None:
+    def check_same(self, schema: pa.Schema, first: str, path: str) -> None:
         """Raise a DataError naming both files where another one has not the same columns."""
         for name, dtype in self.all.items():
             if name not in schema.names:
@@ -64,7 +40,7 @@ class Chosen:
                 raise DataError(f"column '{name}' is of type {dtype.name} in {first} but {found} in {path}")
 
 
-def choose_columns(schema: Any, where: str, choice: Choice) -> Chosen:
+def choose_columns(schema: pa.Schema, where: str, choice: Choice) -> Chosen:
     """Features and targets of a file by name and type, or a sentence saying which name or type is wrong."""
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
@@ -115,7 +91,7 @@ def _asked_features(known: Sequence[str], where: str, asked: list[str], targets:
     return asked
 
 
-def feature_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np.dtype]:
+def feature_types(schema: pa.Schema, names: Iterable[str], where: str) -> dict[str, np.dtype]:
     types = {name: numpy_type(schema.field(name).type) for name in names}
     wrong = [name for name, dtype in types.items() if dtype is None or dtype.kind == "U"]
     if wrong:
@@ -127,13 +103,13 @@ def feature_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np
     return {name: dtype for name, dtype in types.items() if dtype is not None}
 
 
-def coded_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np.dtype]:
+def coded_types(schema: pa.Schema, names: Iterable[str], where: str) -> dict[str, np.dtype]:
     """Types of columns that a coding turns into numbers: for memory, and to compare files."""
     types = {name: numpy_type(schema.field(name).type) for name in names}
     return {name: TEXT if dtype is None else dtype for name, dtype in types.items()}
 
 
-def target_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np.dtype]:
+def target_types(schema: pa.Schema, names: Iterable[str], where: str) -> dict[str, np.dtype]:
     types: dict[str, np.dtype] = {}
     for name in names:
         dtype = numpy_type(schema.field(name).type)
@@ -148,11 +124,7 @@ def target_types(schema: Any, names: Iterable[str], where: str) -> dict[str, np.
     return types
 
 
-def names_of(names: str | Sequence[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
-
-
-def numpy_type(stored: Any) -> np.dtype | None:
+def numpy_type(stored: pa.DataType) -> np.dtype | None:
     """What an arrow type is in numpy; None for what is neither a number nor a string."""
     if pa.types.is_dictionary(stored):
         return numpy_type(stored.value_type)
@@ -161,22 +133,3 @@ def numpy_type(stored: Any) -> np.dtype | None:
     if pa.types.is_decimal(stored) or (pa.types.is_temporal(stored) and not pa.types.is_interval(stored)):
         return np.dtype(np.float64)
     return TEXT if is_text(stored) else None
-
-
-def widened(dtype: np.dtype, has_nulls: bool) -> np.dtype:
-    """The type that can also hold NaN: the smallest float that keeps every value of narrow integers."""
-    if not has_nulls or dtype.kind in "fU":
-        return dtype
-    return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
-
-
-def fill_column(out: np.ndarray, values: Any, what: str) -> None:
-    """Write one decoded arrow column into ``out``, nulls as NaN (None among strings)."""
-    if values.null_count and out.dtype.kind not in "fO":
-        raise DataError(f"{what} has nulls that its own statistics deny: write the file anew")
-    out[:] = _texts(values) if out.dtype.kind == "O" else as_numbers(values)
-
-
-def _texts(values: Any) -> np.ndarray:
-    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    return plain.to_numpy(zero_copy_only=False)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterator
+from typing import IO, NamedTuple
 
-from streamrf.data.failures import reading
-from streamrf.data.locations import filesystem, is_url
 from streamrf.support.errors import DataError
 
-BLOCK_BYTES = 1 << 20
+FILE_BLOCK = 1 << 20  # bytes of text that are parsed at a time
+STREAM_BLOCK = 1 << 18  # of a stream, or less where less is there
 LONGEST = 64 << 20  # a record longer than this is a quote that nobody closed
-_OPENERS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ": "lzma"}
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -23,39 +20,7 @@ class Lines(NamedTuple):
     text: bytes
 
 
-@contextmanager
-def opened_text(location: str) -> Iterator[BinaryIO]:
-    """The bytes of a file or URL, unpacked where they are compressed (gz, bz2, xz)."""
-    with reading(location):
-        raw = _open_raw(location)
-        try:
-            yield _unpacked(raw)
-        finally:
-            raw.close()
-
-
-def _open_raw(location: str) -> Any:
-    if is_url(location):
-        system, path = filesystem(location)
-        return system.open(path, "rb")
-    return open(location, "rb")
-
-
-def _unpacked(raw: Any) -> BinaryIO:
-    import bz2
-    import gzip
-    import lzma
-
-    start = raw.read(6)
-    raw.seek(0)
-    kind = next((name for magic, name in _OPENERS.items() if start.startswith(magic)), None)
-    if kind is None:
-        return raw
-    opener: Callable[..., Any] = {"gzip": gzip.GzipFile, "bz2": bz2.BZ2File, "lzma": lzma.LZMAFile}[kind]
-    return opener(fileobj=raw, mode="rb") if kind == "gzip" else opener(raw, mode="rb")
-
-
-def line_blocks(stream: Any, *, quotes: bool, size: int = BLOCK_BYTES) -> Iterator[Lines]:
+def line_blocks(stream: IO[bytes], *, quotes: bool, size: int = FILE_BLOCK) -> Iterator[Lines]:
     """The stream in blocks of whole lines of about ``size`` bytes, or of what is there if that is less.
 
     With ``quotes`` a line break between two quotes does not end a record.

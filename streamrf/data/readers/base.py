@@ -1,0 +1,207 @@
+"""What a reader is. There are three kinds, by how much of a table they can find without reading the rest:
+
+- a ``RowReader`` reads any span of rows: training reads it chunk by chunk, in any order (zarr, parquet, npy);
+- a ``BatchReader`` reads named columns of any type from first row to last, as arrow batches (csv, jsonl, arrow);
+- a ``MatrixReader`` reads numbers from first row to last (npz, hdf5, libsvm).
+
+The last two are converted to zarr or parquet, and the columns of a ``BatchReader`` can be predicted on as they arrive.
+
+A new format is one module with a class that names its ``format`` and ``endings``. Defining the class registers it:
+``formats`` then finds it by the ending of a path. Its test is a subclass of ``SourceConformance``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from streamrf.data.columns import Choice, Columns, RawTable
+from streamrf.data.locations import absolute, opened
+from streamrf.data.source import Block, Matrix, Source, Span
+from streamrf.support.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FINGERPRINT_ROWS = 64
+
+Progress = Callable[[int], None]  # hears how many rows have been read
+
+
+def silent(rows: int) -> None:
+    """No progress is shown."""
+
+
+class Reader:
+    """What a class says about the format it reads. A class with a ``format`` is registered when it is defined."""
+
+    format: ClassVar[str] = ""  # zarr, csv, ...
+    endings: ClassVar[tuple[str, ...]] = ()  # of paths, in lower case
+    compressed: ClassVar[bool] = False  # whether .gz, .bz2 or .xz may follow the ending
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__dict__.get("format"):
+            _registered.append(cls)
+
+
+_registered: list[type[Reader]] = []
+R = TypeVar("R", bound=Reader)
+
+
+def registered(kind: type[R]) -> dict[str, type[R]]:
+    """Readers of one kind by their format; of two for the same format, the one defined last."""
+    return {reader.format: reader for reader in _registered if issubclass(reader, kind)}
+
+
+class RowReader(Reader, Source):
+    """A stored table of which any span can be read. A subclass says how to read features and targets of a span."""
+
+    magic: ClassVar[bytes] = b""  # first bytes of a file, for names without a known ending
+    markers: ClassVar[tuple[str, ...]] = ()  # files that tell a directory of this format
+    reads_folders: ClassVar[bool] = False  # whether a directory of files with these endings is a table too
+    joins_files: ClassVar[bool] = False  # whether the files that match a pattern are one table, and not a shard each
+    is_remote: ClassVar[bool] = False  # whether URLs can be read
+
+    def __init__(self, location: str, choice: Choice) -> None:
+        raise NotImplementedError("a reader that is registered is opened as reader(location, choice)")
+
+    @abstractmethod
+    def _features(self, span: Span) -> np.ndarray:
+        """X of these rows in its plain form (see arrays)."""
+
+    @abstractmethod
+    def _targets(self, span: Span) -> np.ndarray:
+        """y of these rows in its plain form (see arrays)."""
+
+    def read(self, span: Span) -> Block:
+        self._check(span)
+        targets = self._targets(span) if self.has_targets else None
+        return Block(self._features(span), targets, row_numbers(span))
+
+    def read_targets(self, span: Span) -> np.ndarray:
+        if not self.has_targets:
+            raise DataError(f"{self.location} was opened without targets")
+        self._check(span)
+        return self._targets(span)
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return content_digest(self)
+
+    def describe(self) -> str:
+        return f"{self._format()} {self.location}: {describe_size(self)}"
+
+    def _format(self) -> str:
+        """The storage format in a word or two."""
+        return self.format
+
+    def _check(self, span: Span) -> None:
+        if not 0 <= span.start <= span.stop <= self.n_rows:
+            raise InputError(f"rows {span.start}:{span.stop} are not within the {self.n_rows} rows of {self.location}")
+
+
+class SequentialReader(Reader):
+    """A table that is read from first row to last. It is opened as reader(location, progress=progress, **options)."""
+
+    options: ClassVar[frozenset[str]] = frozenset()  # those it takes, by the names they have on the command line
+
+    def __init__(self, location: str, *, progress: Progress, **options: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} says how it is opened")
+
+
+class BatchReader(SequentialReader, RawTable):
+    """A table with named columns of any type."""
+
+    @classmethod
+    def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str) -> Iterator[Arrived]:
+        """Tables of rows as a stream brings them: the columns of a coding, or without one all, as numbers."""
+        raise InputError(f"{cls.format} cannot be read from a stream")
+
+    @classmethod
+    def arriving_at(cls, location: str, columns: Columns | None, where: str) -> Iterator[Arrived]:
+        """The same of what is at a path or URL, or of standard input where that is ``-``."""
+        if location == "-":
+            yield from cls.arriving(sys.stdin.buffer, columns, where)
+            return
+        with opened(absolute(location)) as stream:
+            yield from cls.arriving(stream, columns, where)
+
+
+class Arrived(NamedTuple):
+    """Rows that have come, and the place of the first of them."""
+
+    table: pa.Table
+    first: int
+    unit: str  # what ``first`` counts: lines or rows
+
+
+class Chained(BatchReader):
+    """Tables with the same columns, one after the other."""
+
+    def __init__(self, tables: Sequence[BatchReader]) -> None:
+        self._tables, self.schema = tables, tables[0].schema
+        self.location = f"{len(tables)} tables from {tables[0].location} on"
+        counts = [table.n_rows for table in tables if table.n_rows is not None]
+        self.n_rows = sum(counts) if len(counts) == len(tables) else None
+
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        return chain.from_iterable(table.batches(names) for table in self._tables)
+
+
+class MatrixReader(SequentialReader, Matrix):
+    """Inputs X and perhaps targets y, read from first row to last."""
+
+
+# -- what a table says about itself
+
+
+def row_numbers(span: Span) -> np.ndarray:
+    return np.arange(span.start, span.stop, dtype=np.int64)
+
+
+def type_name(dtype: np.dtype) -> str:
+    return "string" if dtype.kind == "U" else dtype.name
+
+
+def describe_size(source: Source) -> str:
+    """Rows, columns, types and chunks, for people."""
+    y = f", y {source.n_outputs} x {type_name(source.y_dtype)}" if source.y_dtype is not None else ", no targets"
+    size = f"{source.n_rows:,} rows x {source.n_features:,} {type_name(source.x_dtype)}"
+    chunks = source.chunks()
+    count = "1 chunk of" if len(chunks) == 1 else f"{len(chunks):,} chunks of up to"
+    return f"{size}{y}, {count} {max(map(len, chunks)):,} rows"
+
+
+def content_digest(source: Source) -> str:
+    """SHA-256 of shape, types, names and the first and last rows: nothing of where or in what chunks they lie."""
+    y_type, n_rows = None if source.y_dtype is None else source.y_dtype.str, source.n_rows
+    header = {
+        "rows": n_rows, "features": source.n_features, "outputs": source.n_outputs, "x": source.x_dtype.str,
+        "y": y_type, "names": source.feature_names,
+    }  # fmt: skip
+    sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    ends = (Span(0, FINGERPRINT_ROWS), Span(n_rows - FINGERPRINT_ROWS, n_rows))
+    for span in ends if n_rows > 2 * FINGERPRINT_ROWS else (Span(0, n_rows),):
+        block = source.read(span)
+        sha.update(np.ascontiguousarray(block.X).tobytes())
+        if block.y is not None:
+            sha.update(_target_bytes(block.y))
+    return sha.hexdigest()
+
+
+def _target_bytes(y: np.ndarray) -> bytes:
+    if y.dtype.kind in "UO":  # the width of "U" is the block's, not the data's
+        return json.dumps(y.tolist()).encode()
+    return np.ascontiguousarray(y).tobytes()
