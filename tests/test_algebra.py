@@ -26,10 +26,9 @@ from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
 from streamrf.training import plan
 from streamrf.training.run import Settings, Training, train
-from streamrf.training.update import memory
-from streamrf.training.update.changes import Work, accumulate, combine, forget, prepare, update
+from streamrf.training.update import agreement as memory
+from streamrf.training.update.changes import Work, accumulate, combine, forget, prepare, retrain, update
 from streamrf.training.update.statistics import Statistics, load_prepared, save_prepared
-from streamrf.training.update.strict import retrain
 
 FIXED = Recipe(D=40, kernel="gaussian", length_scale=1.5, scaling="standard", bits="8", ridge=1e-4, pilot="none")
 OPTIONS = ("--D", "40", "--pilot", "none", "--length-scale", "1.5", "--bits", "8", "--threads", "1", "--quiet")

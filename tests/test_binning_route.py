@@ -527,7 +527,7 @@ def test_what_is_given_decides_which_maps_are_compared(shelf, options, map, monk
 
 
 def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
-    from streamrf.solvers.progress_error import ProgressError
+    from streamrf.solvers.passes import ProgressError
 
     looks = []
 
@@ -539,6 +539,6 @@ def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProgressError, "_guess", lambda self: 0.0)
-        patch.setattr("streamrf.solvers.progress_error.FIRST", 0.0)
+        patch.setattr("streamrf.solvers.passes.FIRST", 0.0)
         train(SOURCE, FIXED.with_(grids=2), ALONE, Looks())
     assert looks[0] == "training"

@@ -25,7 +25,7 @@ from streamrf.solvers import rates as calibrate
 from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
-from streamrf.training.pilot.sizes import RIDGES
+from streamrf.training.pilot.choice import RIDGES
 
 PLAIN = Recipe(D=20, kernel="gaussian", length_scale=2.0, scaling="none", form="pairs", bits="float64")
 QUASI = ("halton", "sobol", "lattice", "digital-net")

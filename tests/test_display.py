@@ -19,8 +19,8 @@ from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass
-from streamrf.solvers import progress_error
-from streamrf.solvers.progress_error import ProgressError, first_rows
+from streamrf.solvers import passes as progress_error
+from streamrf.solvers.passes import ProgressError, first_rows
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.sample import SampleState, chosen_rows

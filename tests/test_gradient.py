@@ -14,9 +14,9 @@ from streamrf.features.precision import LIMITS, make_precision
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Gradient
+from streamrf.statistics.gradient_kernels import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
 from streamrf.statistics.holdout import Holdout
-from streamrf.statistics.pull_sums import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
-from streamrf.statistics.pulls import ScorePull, TargetPull
+from streamrf.statistics.losses import ScorePull, TargetPull
 from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import ALONE, Threads

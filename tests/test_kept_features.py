@@ -14,11 +14,11 @@ from streamrf.features.fourier.map import FourierMap
 from streamrf.recipe import Recipe
 from streamrf.solvers import iterative
 from streamrf.solvers import plan as plans
+from streamrf.solvers.factors import preconditioner_bytes, sample_rows
 from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.ridge import RidgeSolver
-from streamrf.solvers.sizes import preconditioner_bytes, sample_rows
 from streamrf.statistics import sample
-from streamrf.statistics.kept_features import KeptFeatures
+from streamrf.statistics.gradient_kernels import KeptFeatures
 from streamrf.support.errors import BudgetError
 from streamrf.support.progress import Interrupted
 from streamrf.support.threads import ALONE

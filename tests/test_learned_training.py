@@ -21,8 +21,7 @@ from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.learning_memory import learning_bytes
-from streamrf.training.pilot.learning_report import learning_rows, map_sentence, with_names
+from streamrf.training.pilot.choice import learning_bytes, learning_rows, map_sentence, with_names
 from streamrf.training.run import Settings, train
 
 PROJECT = str(Path(__file__).resolve().parents[1])

@@ -11,10 +11,8 @@ from streamrf.features.build import build_fourier
 from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
-from streamrf.solvers.eigen_factor import EigenFactor, leading
+from streamrf.solvers.factors import EigenFactor, PrimalFactor, SampleGram, Spectrum, leading
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
-from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
-from streamrf.solvers.spectrum import Spectrum
 from streamrf.support.errors import NumericalError
 from streamrf.support.threads import ALONE, Threads
 

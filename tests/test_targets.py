@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from statistics_conformance import StatisticConformance, make_blocks
 
 from streamrf.features.precision import make_precision
 from streamrf.features.targets import DIGITS, TargetCoding
-from streamrf.statistics.target_scan import TargetScan, infer_task, settle_targets
+from streamrf.statistics.targets import ScanTargets, TargetScan, infer_task, settle_targets
 from streamrf.support.errors import DataError
 
 EXACT = [make_precision(name) for name in DIGITS]
@@ -98,3 +99,20 @@ def test_coding_survives_the_file():
         again = TargetCoding.from_parts(*coding.to_parts())
         assert again.classes == coding.classes
         assert np.array_equal(again.step, coding.step)
+
+
+class TestTargetScanConformance(StatisticConformance):
+    @pytest.fixture(params=["numbers", "labels", "classes with weights"])
+    def y(self, request):
+        rng = np.random.default_rng(0)
+        return {"numbers": rng.standard_normal(240), "labels": np.array(list("abca") * 60)}.get(
+            request.param, rng.integers(0, 4, 240)
+        )
+
+    @pytest.fixture
+    def blocks(self, y):
+        return make_blocks(np.zeros((len(y), 0)), y, [50, 50, 131])
+
+    @pytest.fixture
+    def statistic(self):
+        return ScanTargets()

@@ -9,13 +9,16 @@ from tables import write_zarr
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
+from streamrf.engines.local import LocalEngine
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import Recipe
-from streamrf.statistics.calibration import Calibration
+from streamrf.solvers import passes
+from streamrf.solvers.passes import scan_targets
 from streamrf.statistics.holdout import fold_of
-from streamrf.statistics.weighting import Weighting
+from streamrf.statistics.predictor import Calibration
+from streamrf.statistics.targets import TargetScan, Weighting
 from streamrf.support.errors import DataError, InputError
-from streamrf.support.threads import ALONE
+from streamrf.support.threads import ALONE, Threads
 from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, train
 
@@ -98,21 +101,26 @@ def test_balanced_classes_are_those_of_scikit_learn():
     X, _, w = table()
     labels = np.where(w > 2, "a", np.where(w > 0, "b", "c"))
     coding = TargetCoding.classification(("a", "b", "c"))
-    weighting = Weighting.of(ArraySource(X, labels, chunk_rows=11), coding, "balanced")
+    with Threads(1) as threads:
+        scan = scan_targets(ArraySource(X, labels, chunk_rows=11), LocalEngine(threads))
+    weighting = Weighting.of(scan, coding, "balanced", weighted=False)
     expected = compute_class_weight("balanced", classes=np.array(coding.classes), y=labels)
     np.testing.assert_allclose(weighting.class_weights, expected, rtol=1e-12)
     assert weighting.heaviest == expected.max()
 
 
 def test_numbers_have_no_class_weights():
-    X, y, _ = table()
+    _, y, _ = table()
     with pytest.raises(InputError, match="--sample-weight"):
-        Weighting.of(ArraySource(X, y), TargetCoding.regression(y.min()[None], y.max()[None]), "balanced")
+        Weighting.of(TargetScan(), TargetCoding.regression(y.min()[None], y.max()[None]), "balanced", weighted=False)
 
 
-def test_plain_rows_are_not_even_looked_at():
+def test_plain_rows_are_not_even_scanned(monkeypatch):
     X, y, _ = table()
-    assert Weighting.of(ArraySource(X, y), TargetCoding.regression(y.min()[None], y.max()[None]), None).plain
+    scans = []
+    monkeypatch.setattr(passes, "scan_targets", lambda *_: scans.append(1))
+    train(ArraySource(X, y), Recipe(D=8, pilot="none"))
+    assert scans == []
 
 
 RECIPE = Recipe(

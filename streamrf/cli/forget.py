@@ -37,7 +37,7 @@ def command(model: str, shards: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.cli.statistics import place, show, working
     from streamrf.cli.train import show as show_training
-    from streamrf.training.update.memory import check_budget
+    from streamrf.training.update.agreement import check_budget
 
     strict, rest, as_json = options.pop("strict"), options.pop("rest"), options["as_json"]
     _check(shards, strict, rest, options)
@@ -91,7 +91,7 @@ def _train_anew(
 ) -> dict[str, Any]:
     from streamrf.cli.train import summary
     from streamrf.models.model import Model
-    from streamrf.training.update.strict import retrain
+    from streamrf.training.update.changes import retrain
 
     old = Model.load(model)
     stays = open_data(rest, dict(options), known=old)

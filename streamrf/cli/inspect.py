@@ -28,7 +28,7 @@ def command(path: str, as_json: bool, **options: Any) -> None:
         print_json(document)
         return
     from streamrf.cli.display import print_table
-    from streamrf.training.pilot.learning_report import learning_rows
+    from streamrf.training.pilot.choice import learning_rows
 
     learned = learning_rows(document.pop("learning", None))
     print_table([*((name, _short(value)) for name, value in document.items()), *learned])

@@ -184,7 +184,7 @@ def _place(cache: str) -> str:
 def show(report: dict[str, Any]) -> None:
     from streamrf.cli.display import print_table
     from streamrf.support.units import format_bytes, format_count, format_seconds
-    from streamrf.training.pilot.learning_report import learning_rows
+    from streamrf.training.pilot.choice import learning_rows
 
     chosen, seconds, memory = report["chosen"], report["seconds"], report["memory"]
     rows = [

@@ -68,6 +68,24 @@ class SourceWrapper(Source):
         return self.source.members()
 
 
+class TargetsOnly(SourceWrapper):
+    """The targets and weights of a source, without its inputs, which are not read."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.n_features, self.feature_names, self.columns = 0, None, None
+
+    def read(self, span: Span) -> Block:
+        weights = self.source.read_weights(span) if self.has_weights else None
+        return Block(np.empty((len(span), 0)), self.source.read_targets(span), row_numbers(span), weights)
+
+    def read_bytes(self, span: Span) -> int:
+        return self.block_bytes(span)
+
+    def spec(self) -> Spec:
+        return {"data": {"targets_of": self.source.spec()}}
+
+
 class Weighted(SourceWrapper):
     """``table`` with weights read from ``weights``, a source of as many rows whose only target they are."""
 

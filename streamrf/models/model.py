@@ -17,9 +17,8 @@ from streamrf.features.pipeline import Parts, Pipeline
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import Recipe
-from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
-from streamrf.statistics.predictor import Predictor, Weights
+from streamrf.statistics.predictor import Calibration, Predictor, Weights
 from streamrf.statistics.rowset import Ledger
 from streamrf.support import __version__
 from streamrf.support.errors import FileFormatError, InputError

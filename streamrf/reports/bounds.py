@@ -25,8 +25,8 @@ from streamrf.reports.kernel_error import approximate_kernel
 from streamrf.support.errors import InputError
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
+from streamrf.training.pilot.choice import sample_rows
 from streamrf.training.pilot.fourier import defaults
-from streamrf.training.pilot.sizes import sample_rows
 
 FITTED_ROWS = 2000  # rows that a map may be fitted to, as in training
 MEASURED_ROWS, FEWEST_MEASURED = 1000, 100

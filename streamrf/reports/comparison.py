@@ -32,15 +32,15 @@ from streamrf.reports.kernel_error import (
     shared_grids,
 )
 from streamrf.solvers.judging import RidgeTrial, wrong_classes
-from streamrf.statistics.target_scan import TargetScan, settle_targets
+from streamrf.statistics.targets import TargetScan, settle_targets
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import ALONE, Threads, available_cores, seconds_of
 from streamrf.support.units import format_bytes
+from streamrf.training.pilot.choice import RIDGES
 from streamrf.training.pilot.fourier import defaults
-from streamrf.training.pilot.sizes import RIDGES
 
 FEWEST_ROWS = 8
 DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # learned ones take seconds each

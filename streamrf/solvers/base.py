@@ -15,9 +15,8 @@ from streamrf.features.pipeline import Pipeline
 from streamrf.solvers.passes import Passes
 from streamrf.solvers.plan import Plan, Sizes
 from streamrf.solvers.settings import SolverSettings
-from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import GramState
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.predictor import Calibration, Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 

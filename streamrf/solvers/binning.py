@@ -28,12 +28,10 @@ from streamrf.solvers.passes import Kept
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, CachePlan, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.rates import READ_RATE
 from streamrf.statistics.bins import Bins, BinsState
-from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.holdout import Holdout, HoldoutState
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.predictor import Calibration, Weights
 from streamrf.support.errors import DataError, InputError
-from streamrf.support.threads import Threads
-from streamrf.support.timing import seconds_of
+from streamrf.support.threads import Threads, seconds_of
 from streamrf.support.units import format_bytes
 
 STEPS = 30  # at most: held-out rows stop them after 4 to 16

@@ -7,10 +7,9 @@ from dataclasses import asdict
 import numpy as np
 
 from streamrf.solvers.base import Fitted
-from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients
+from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, NormalSystem
 from streamrf.solvers.iterative import Factor, IterativeSolver
 from streamrf.solvers.lambda_path import FIRST, LambdaTrial, next_block
-from streamrf.solvers.normal_system import NormalSystem
 from streamrf.statistics.holdout import under
 from streamrf.statistics.predictor import Weights
 

@@ -16,21 +16,28 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scores import batch_rows
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Run, Solver
+from streamrf.solvers.conjugate_gradients import CentredMoments, NormalSystem
+from streamrf.solvers.factors import (
+    PrimalFactor,
+    SampleGram,
+    drawn_rows,
+    is_primal,
+    is_sketched,
+    preconditioner_bytes,
+    sample_rows,
+)
 from streamrf.solvers.judging import judge, shares, weighed
-from streamrf.solvers.normal_system import CentredMoments, NormalSystem
+from streamrf.solvers.passes import weighting_of
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
-from streamrf.solvers.primal_factor import PrimalFactor, SampleGram
 from streamrf.solvers.settings import SolverSettings
-from streamrf.solvers.sizes import drawn_rows, is_primal, is_sketched, preconditioner_bytes, sample_rows
-from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gradient import KEPT_BYTES, Gradient, GradientState, Pull
+from streamrf.statistics.gradient_kernels import KeptFeatures
 from streamrf.statistics.holdout import Holdout, HoldoutState, under
-from streamrf.statistics.kept_features import KeptFeatures
-from streamrf.statistics.predictor import Weights
-from streamrf.statistics.pulls import ScorePull, TargetPull
+from streamrf.statistics.losses import ScorePull, TargetPull
+from streamrf.statistics.predictor import Calibration, Weights
 from streamrf.statistics.sample import numbers_chosen
-from streamrf.statistics.weighting import Weighting
+from streamrf.statistics.targets import Weighting
 from streamrf.support.errors import DataError
 from streamrf.support.settings import AUTO
 from streamrf.support.threads import ALONE
@@ -124,7 +131,7 @@ class IterativeSolver(Solver):
 
     @cached_property
     def weighting(self) -> Weighting:
-        return Weighting.of(self.run.source, self.pipeline.coding, self.recipe.class_weight)
+        return weighting_of(self.passes)
 
     def gradient(self, pull: Pull, coefficients: np.ndarray, intercept: np.ndarray) -> Gradient:
         """How rows pull, those that are held out apart."""

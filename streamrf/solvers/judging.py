@@ -14,12 +14,10 @@ from streamrf.features.pipeline import Pipeline
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
-from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram
-from streamrf.statistics.predictor import Predictor, Weights
-from streamrf.statistics.row_weights import row_weights
+from streamrf.statistics.predictor import Calibration, Predictor, Weights
 from streamrf.statistics.scores import Scores
-from streamrf.statistics.weighting import Weighting
+from streamrf.statistics.targets import Weighting, row_weights
 from streamrf.support.threads import Threads
 
 Unseen = tuple[Weights, Block]  # weights, and rows (``weighed``, with coded targets) that they have not seen

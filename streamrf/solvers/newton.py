@@ -17,10 +17,9 @@ from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.judging import metrics
 from streamrf.solvers.lambda_path import LambdaTrial, next_ridge
 from streamrf.solvers.lbfgs import LBFGS, LBFGSState
-from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.holdout import under
 from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss, robust_deviation
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.predictor import Calibration, Weights
 
 PASSES = 100  # at one lambda
 TOLERANCE = 1e-4  # of the gradient's first size, where no rows are held out

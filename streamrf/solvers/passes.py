@@ -6,23 +6,31 @@ the sums of the pass under way, so a run of a hundred passes resumes in the midd
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 
-from streamrf.data.source import Source
+from streamrf.data.source import Block, Source
+from streamrf.data.wrappers import TargetsOnly
 from streamrf.engines.base import Engine, Next, Pass
+from streamrf.features.base import Scorer
 from streamrf.features.pipeline import Parts, Pipeline
-from streamrf.solvers.progress_error import ProgressError
+from streamrf.solvers.judging import wrong_classes
+from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.solvers.settings import SolverSettings
-from streamrf.statistics.base import S, Statistic
-from streamrf.statistics.marks import no_marks
+from streamrf.statistics.base import CountedState, S, Statistic
+from streamrf.statistics.gram import GramState
+from streamrf.statistics.holdout import HoldoutState
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
-from streamrf.support.errors import DataError, StorageError
+from streamrf.statistics.sample import SampleState, no_marks
+from streamrf.statistics.targets import READ_ROWS, ScanTargets, TargetScan, Weighting
+from streamrf.support.errors import DataError, InputError, NumericalError, StorageError
 from streamrf.support.progress import Interrupted, Reporter, deferred_interrupts
 from streamrf.support.storage.checkpoint import Checkpoint, Clock, SavedPass
+from streamrf.support.threads import ALONE
 from streamrf.support.units import format_count
 
 ROUTE, SUMS, MARKS = "route.", "sums.", "passes.marks"
@@ -184,3 +192,91 @@ class _Watcher:
             self.saved = job.done.count
             passes.save(job)
         return Next.CONTINUE
+
+
+MOST_FEATURES = 1500  # beyond, one estimate takes long, and a matrix that the plan has no room for during the pass
+ROWS, FEWEST_ROWS = 1000, 50  # hold-out rows that are used
+SHARE = 0.01  # of the pass, for estimates
+FIRST = 3.0  # seconds before the first estimate
+FLOPS = 5e9  # of one thread, to guess how long the first estimate takes
+
+
+class ProgressError:
+    """Called between blocks; makes an estimate when enough time has passed to afford it."""
+
+    def __init__(
+        self, pipeline: Pipeline, ridge: float | None, reporter: Reporter, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.pipeline, self.ridge, self.reporter, self.clock = pipeline, ridge, reporter, clock
+        self.due = clock() + max(FIRST, self._guess() / SHARE) if self.possible else float("inf")
+
+    @property
+    def possible(self) -> bool:
+        size = getattr(self.pipeline.map, "n_features", MOST_FEATURES + 1)
+        return self.reporter.wants_progress_error and size <= MOST_FEATURES and bool(self.ridge)
+
+    def _guess(self) -> float:
+        D = self.pipeline.map.n_features
+        return (D**3 / 3 + ROWS * D * (self.pipeline.map.n_inputs + 1)) / FLOPS
+
+    def __call__(self, job: Pass[S]) -> None:
+        start = self.clock()
+        if start < self.due:
+            return
+        error = self.error(job.state) if isinstance(job.state, HoldoutState) else None
+        if error is not None:
+            what = "error" if self.pipeline.coding.classes else "RMSE"
+            self.reporter.progress_error(error, what)
+        now = self.clock()
+        self.due = now + max((now - start) / SHARE, 1.0)
+
+    def error(self, state: HoldoutState[CountedState]) -> float | None:
+        """Share of wrong classes, or root mean squared error; None where there are too few rows to say."""
+        if not isinstance(state.sums, GramState):  # counts of random binning: no system to solve on the way
+            return None
+        rows = first_rows(state.holdout, ROWS)
+        if rows is None or len(rows) < FEWEST_ROWS or state.sums.rows < 2:
+            return None
+        pipeline, ridge = self.pipeline, self.ridge
+        try:
+            equations = NormalEquations.from_state(state.sums, pipeline.map, pipeline.coding)
+            weights = RidgeSolver(equations, ALONE).solve(ridge or 0.0)
+        except NumericalError:
+            return None
+        X = pipeline.scaled(rows.X)
+        scores = Scorer(pipeline.map, weights.coefficients, weights.intercept).scores(X, ALONE)
+        if pipeline.coding.classes:
+            return float(wrong_classes(scores, rows.targets).mean())
+        return float(np.sqrt(((scores - rows.y) ** 2).mean()))
+
+
+def first_rows(sample: SampleState, count: int) -> Block | None:
+    """The rows that were kept first, the same each time once there are enough; the state is left as it is."""
+    blocks: list[Block] = []
+    for block in sample.blocks:
+        if sum(map(len, blocks)) >= count:
+            break
+        blocks.append(block)
+    if not blocks:
+        return None
+    X, y, index = (np.concatenate([getattr(b, name) for b in blocks])[:count] for name in ("X", "y", "index"))
+    return Block(X, y, index)
+
+
+def scan_targets(source: Source, engine: Engine) -> TargetScan:
+    """Sum up every target and weight once; inputs are not read."""
+    if not source.has_targets:
+        raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
+    job = Pass.start(ScanTargets(), TargetsOnly(source), nan="drop", span_rows=READ_ROWS, span_bytes=2**30)
+    scan = engine.run(job)
+    scan.rows, scan.missing = scan.rows + job.dropped, scan.missing + job.dropped
+    return scan
+
+
+def weighting_of(passes: Passes) -> Weighting:
+    """What the rows of a run count for; plain rows are not even scanned."""
+    source, recipe = passes.source, passes.prepared.recipe
+    if recipe.class_weight is None and not source.has_weights:
+        return Weighting()
+    scan = scan_targets(source, passes.engine)
+    return Weighting.of(scan, passes.prepared.pipeline.coding, recipe.class_weight, weighted=source.has_weights)

@@ -16,9 +16,9 @@ from streamrf.features.base import FeatureMap, scored_width
 from streamrf.features.precision import Precision, make_precision
 from streamrf.features.scores import dot_rows
 from streamrf.solvers.conjugate_gradients import Preconditioner
-from streamrf.solvers.spectrum import Spectrum
+from streamrf.solvers.factors import Spectrum
+from streamrf.statistics.gradient_kernels import add_pulls
 from streamrf.statistics.gram_kernels import Layout, choose_product
-from streamrf.statistics.pull_sums import add_pulls
 from streamrf.support.errors import NumericalError
 from streamrf.support.simd import aligned_empty
 from streamrf.support.threads import Threads

@@ -14,13 +14,12 @@ import numpy as np
 from streamrf.data.readers.memory import CountingSource
 from streamrf.data.source import Block, Span
 from streamrf.solvers.base import Fitted, Run
-from streamrf.solvers.eigen_factor import EigenFactor
+from streamrf.solvers.factors import BATCH, SGD_ROWS, EigenFactor, part_rows, parts_of_a_leg
 from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.judging import as_read, shares
 from streamrf.solvers.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.plan import Sizes
 from streamrf.solvers.preconditioners import SampleRows
-from streamrf.solvers.sizes import BATCH, SGD_ROWS, part_rows, parts_of_a_leg
 from streamrf.statistics.descent import Descent, Pace
 from streamrf.statistics.losses import Loss, check_task, class_loss
 from streamrf.statistics.predictor import Weights

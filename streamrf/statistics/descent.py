@@ -10,14 +10,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from streamrf.data.locations import persistently
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
-from streamrf.solvers.eigen_factor import EigenFactor
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.losses import Loss
@@ -26,6 +25,12 @@ from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import Threads
 
 AVERAGING = 3.0  # later points count for more in the average, by this power of their number
+
+
+class BatchPreconditioner(Protocol):
+    """Small enough for every mini-batch."""
+
+    def apply(self, gradient: np.ndarray, shift: float) -> np.ndarray: ...
 
 
 @dataclass
@@ -78,7 +83,7 @@ class Descent(Statistic[DescentState]):
     source: Source
     parts: tuple[tuple[Span, ...], ...]
     gradient: Gradient
-    factor: EigenFactor
+    factor: BatchPreconditioner
     centre: np.ndarray  # (D,) mean raw feature
     pace: Pace
     start: np.ndarray  # (2, k, D + 1): the point and the average so far

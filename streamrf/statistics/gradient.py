@@ -23,10 +23,9 @@ from streamrf.features.scaling import Scaling
 from streamrf.features.scores import BATCH, BATCH_BYTES
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, Statistic
-from streamrf.statistics.kept_features import KeptFeatures
-from streamrf.statistics.pull_sums import PULL_BITS, add_pulls, add_whole_pulls
-from streamrf.statistics.row_weights import row_weights
+from streamrf.statistics.gradient_kernels import PULL_BITS, KeptFeatures, add_pulls, add_whole_pulls
 from streamrf.statistics.sample import chosen_rows
+from streamrf.statistics.targets import row_weights
 from streamrf.support.errors import FileFormatError
 from streamrf.support.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
 from streamrf.support.threads import ALONE, Threads

@@ -19,7 +19,7 @@ from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, Statistic
 from streamrf.statistics.gram_kernels import PRODUCT_ROWS, DeferredProduct, Layout, Product, choose_product
-from streamrf.statistics.row_weights import row_weights
+from streamrf.statistics.targets import row_weights
 from streamrf.support.errors import FileFormatError, InputError, NumericalError
 from streamrf.support.threads import ALONE, Threads
 

@@ -13,8 +13,7 @@ import numpy as np
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, State, Statistic
-from streamrf.statistics.marks import add_marks, load_counts, no_marks, zero_marks
-from streamrf.statistics.sample import SampleState, chosen_rows, hash_rows
+from streamrf.statistics.sample import SampleState, add_marks, chosen_rows, hash_rows, load_counts, no_marks, zero_marks
 from streamrf.support.threads import Threads
 
 SAMPLE = "rows/"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, log_softmax, softmax
 
-from streamrf.features.targets import TargetCoding
+from streamrf.features.targets import RESOLUTION, TargetCoding
 from streamrf.statistics.gradient import Pull
 from streamrf.support.errors import InputError
 
@@ -154,3 +154,39 @@ def robust_deviation(residuals: np.ndarray) -> np.ndarray:
     """(outputs,): the deviation that normal residuals of the same median size would have."""
     size = 1.4826 * np.median(np.abs(residuals - np.median(residuals, axis=0)), axis=0)
     return np.maximum(size, 1e-12 * np.maximum(np.abs(residuals).max(axis=0, initial=0.0), np.finfo(np.float64).tiny))
+
+
+@dataclass(frozen=True)
+class ScorePull(Pull):
+    """c = scores: the sum is Z'(Z V)."""
+
+    outputs: int
+
+    def bounds(self, reach: np.ndarray) -> np.ndarray:
+        return reach
+
+    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return scores, np.empty((len(scores), 0))
+
+
+@dataclass(frozen=True)
+class TargetPull(Pull):
+    """c = 1 and the targets less their offset: Z'1 and Z'y, with the squared targets as losses. No scores are made."""
+
+    coding: TargetCoding
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return 1 + self.coding.outputs
+
+    @property
+    def losses(self) -> int:  # type: ignore[override]
+        return self.coding.outputs
+
+    def bounds(self, reach: np.ndarray) -> np.ndarray:
+        largest = np.ones(self.coding.outputs) if self.coding.classes else self.coding.step * 2.0**RESOLUTION
+        return np.concatenate([[1.0], largest])
+
+    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values = targets - self.coding.offset
+        return np.concatenate([np.ones((len(values), 1)), values], axis=1), values**2

@@ -15,8 +15,7 @@ from streamrf.solvers.registry import solver_of, solvers_for
 from streamrf.solvers.ridge import RidgeSolver
 from streamrf.support.errors import InputError
 from streamrf.support.units import format_bytes, format_seconds
-from streamrf.training.pilot.learning_memory import learning_bytes
-from streamrf.training.pilot.sizes import PILOT_D, RIDGES, binning_bytes, budget_seconds, sample_rows
+from streamrf.training.pilot.choice import PILOT_D, RIDGES, binning_bytes, budget_seconds, learning_bytes, sample_rows
 
 WORTH_SAYING = 5.0  # seconds
 CROSSING = 3000  # features below which Cholesky is not worth doubting

@@ -21,17 +21,16 @@ from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.models.model import UntrainedModel
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
+from streamrf.solvers.passes import scan_targets
 from streamrf.solvers.plan import Plan
 from streamrf.statistics.moments import Moments
-from streamrf.statistics.target_scan import scan_targets, settle_targets
+from streamrf.statistics.targets import settle_targets
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes
 from streamrf.training.pilot.binning import BinningPilot, best_of_both, build_binning
-from streamrf.training.pilot.choice import Choice
+from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, with_names
 from streamrf.training.pilot.fourier import PilotRun, defaults
-from streamrf.training.pilot.learning_report import map_sentence, with_names
-from streamrf.training.pilot.sizes import sample_rows
 from streamrf.training.plan import compares, replan
 
 FEWEST_ROWS = 8  # of a sample that can be split in two and still say anything
@@ -69,7 +68,7 @@ class Preparation:
         return UntrainedModel(recipe, pipeline, {**self.metadata, "asked": asked})
 
     def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
-        scan = scan_targets(self.source)
+        scan = scan_targets(self.source, self.engine)
         assert self.source.y_dtype is not None
         kind = self.source.y_dtype.kind
         if classes is not None:

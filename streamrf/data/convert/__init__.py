@@ -20,7 +20,7 @@ from streamrf.data.convert.inputs import CodedMatrix, Conversion, open_input
 from streamrf.data.convert.outputs import write_columns, write_matrix, write_zarr
 from streamrf.data.readers.base import BatchReader, Progress
 from streamrf.data.source import Matrix
-from streamrf.data.writers.staging import check_free, staged_directory, staged_file
+from streamrf.data.writers.files import check_free, staged_directory, staged_file
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.progress import Reporter

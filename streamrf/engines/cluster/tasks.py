@@ -20,6 +20,7 @@ from distributed import get_worker
 
 from streamrf.data.open import open_source
 from streamrf.data.source import Block, Source, Span
+from streamrf.data.wrappers import TargetsOnly
 from streamrf.data.writers import Columns, PartSpec, open_part, write_blocks
 from streamrf.engines.cluster.workers import ReportTo, Sums, TaskCancelled
 from streamrf.engines.local import PIECE, pieces, read_ahead
@@ -123,8 +124,10 @@ def _open(identity: str) -> Source:
 
 
 def _reopened(spec: dict[str, Any]) -> Source:
-    """The data, or the bin indices of its rows, which are made by what comes with the statistic."""
+    """The data, its targets alone, or the bin indices of its rows, which are made by what comes with the statistic."""
     data = spec["data"]
+    if isinstance(data, dict) and "targets_of" in data:
+        return TargetsOnly(open_source(**data["targets_of"]))
     if not (isinstance(data, dict) and "bin_indices" in data):
         return open_source(**spec)
     from streamrf.features.binning.index_cache import reopen

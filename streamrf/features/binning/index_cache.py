@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from streamrf.data.pickling import StandIn
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
+from streamrf.data.wrappers import SourceWrapper
 from streamrf.features.binning.map import BinningMap
 from streamrf.features.scaling import Scaling
 from streamrf.support.errors import InputError, MismatchError, StorageError
@@ -201,7 +201,7 @@ def end_run(key: str) -> None:
 # -- a source of bin indices
 
 
-class BinIndexSource(StandIn):
+class BinIndexSource(SourceWrapper):
     """The rows of a source with their bin indices (n, P) in place of inputs, and no targets. Rows that cannot be used
     are left out already. A block's X is the transposed of an array (P, n), which is what the sums want."""
 

@@ -21,9 +21,8 @@ from streamrf.solvers.binning import default_bits, default_grids
 from streamrf.solvers.judging import wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.choice import BinningTrial, Choice, Trial
+from streamrf.training.pilot.choice import BinningTrial, Choice, Trial, trial_grids
 from streamrf.training.pilot.fourier import DEFAULTS, VALIDATION, PilotRun
-from streamrf.training.pilot.sizes import trial_grids
 from streamrf.training.pilot.widths import RIDGE, Rows, WidthSearch, WidthTrial, choose_widths, few_outputs
 
 KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise

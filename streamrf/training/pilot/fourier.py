@@ -10,7 +10,7 @@ judged by squared error on rows it has not seen.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -31,17 +31,17 @@ from streamrf.solvers.judging import RidgeTrial, wrong_classes
 from streamrf.statistics.predictor import Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.choice import Choice, Trial
-from streamrf.training.pilot.sizes import (
+from streamrf.training.pilot.choice import (
     LARGE_ROWS,
     PILOT_D,
     PRODUCTS_A_SECOND,
     RIDGES,
     SMALL_D,
     SMALL_ROWS,
+    Choice,
+    Trial,
     budget_seconds,
 )
-from streamrf.training.pilot.trend import FAR, SMALLER, lowest, power, reach
 
 KERNELS = ("gaussian", "laplacian", "matern32")
 DEFAULTS = {"scaling": "standard", "kernel": "gaussian", "bits": "12", "ridge": 1e-6}  # --pilot none
@@ -319,3 +319,34 @@ def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:
         recipe = replace(recipe, length_scale=median_length_scale(scaled, recipe.kernel, rng))
     kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
     return replace(recipe, map=default_kind(kernel, sample.shape[1])) if recipe.map == AUTO else recipe
+
+
+FAR = 3  # times the features of the largest trials: up to here the best width of these will do
+SMALLER = (1, 2, 4)  # the trials that are looked at have so many times fewer features and rows than the largest
+ROWS_A_FEATURE = 8  # features that have fewer rows than this each do not let the kernel be narrower still
+STEEPEST = -1 / 3  # a cautious bound: small trials fall more steeply (covtype by about -0.5) than large ones seem to
+
+Point = tuple[float, float]
+
+
+def reach(D: int, rows: int) -> int:
+    """Up to which number of features the width goes on falling, on so many rows."""
+    return min(D, rows // ROWS_A_FEATURE)
+
+
+def lowest(points: Iterable[Point]) -> float:
+    """The width (of pairs of a width and its error) at which a parabola through the best and its neighbours, over
+    logarithms, is lowest; the best width itself at an edge."""
+    found = sorted({float(np.log(width)): error for width, error in points}.items())
+    best = min(range(len(found)), key=lambda i: found[i][1])
+    if best in (0, len(found) - 1):
+        return float(np.exp(found[best][0]))
+    x, y = np.array(found[best - 1 : best + 2]).T
+    a, b, _ = np.polyfit(x - x[1], y, 2)
+    return float(np.exp(x[1] - b / (2 * a))) if a > 0 else float(np.exp(x[1]))
+
+
+def power(points: Sequence[Point]) -> float:
+    """The power of the number of features (first of each pair) that widths (second) follow; they never grow."""
+    D, widths = np.log(np.array(points)).T
+    return float(np.clip(np.polyfit(D, widths, 1)[0], STEEPEST, 0.0))

@@ -21,9 +21,8 @@ from streamrf.features.learned.metric import (
 )
 from streamrf.recipe import AUTO, NONE
 from streamrf.support.errors import InputError
-from streamrf.training.pilot.choice import Trial
+from streamrf.training.pilot.choice import SMALL_D, SMALL_ROWS, Trial
 from streamrf.training.pilot.fourier import Measured, PilotRun
-from streamrf.training.pilot.sizes import SMALL_D, SMALL_ROWS
 
 ROWS = 24_000  # of a round's fits, judges included
 GRADIENT_ROWS = 8192

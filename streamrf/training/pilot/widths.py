@@ -20,7 +20,7 @@ from streamrf.solvers.binning import default_bits
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.sizes import PILOT_GRIDS
+from streamrf.training.pilot.choice import PILOT_GRIDS
 
 LAW = GammaWidths(4.0)
 RIDGE = 0.03  # of z(x)'z(x) / P = 1; early stopping does most of the regularising

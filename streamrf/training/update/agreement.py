@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 
 from streamrf.data.columns import Columns
 from streamrf.data.source import Source
 from streamrf.features.targets import REGRESSION
 from streamrf.models.model import UntrainedModel
+from streamrf.solvers.plan import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
 from streamrf.statistics.gram import MAX_ROWS, GramState
-from streamrf.statistics.target_scan import TargetScan
-from streamrf.support.errors import DataError, MismatchError, NumericalError
+from streamrf.statistics.targets import TargetScan
+from streamrf.support import memory
+from streamrf.support.errors import BudgetError, DataError, MismatchError, NumericalError
+from streamrf.support.storage.archive import read_archive
+from streamrf.support.units import format_bytes
 
 ORIGIN = "start both from one `streamrf prepare`, or from one model"
 
@@ -74,8 +81,8 @@ def check_source(prepared: UntrainedModel, source: Source) -> None:
 def check_targets(prepared: UntrainedModel, scan: TargetScan) -> None:
     """Refuse labels or numbers that the target coding does not know, before the pass begins."""
     coding = prepared.coding
-    if coding.classes and scan.distinct is not None:
-        coding.codes(np.array(sorted(scan.distinct)))
+    if coding.classes and scan.labels is not None:
+        coding.codes(np.array(sorted(scan.labels)))
     elif coding.classes:
         raise DataError(f"the targets are not labels, and the statistics are of {len(coding.classes)} classes")
     elif scan.low is None or scan.high is None:
@@ -98,4 +105,18 @@ def check_possible(prepared: UntrainedModel, state: GramState, removed: str) -> 
         raise MismatchError(
             f"what is left after removing {removed} are sums that no rows have: it has changed since it was added,"
             " so nothing was removed; retrain on the rest"
+        )
+
+
+def check_budget(paths: Sequence[str | Path], budget: int | None, *, states: int) -> None:
+    """Refuse now what would not fit: so many states at once, and the matrix of the solve, which is twice a state."""
+    sizes = [read_archive(path).files.get("statistics.safetensors") for path in paths]
+    largest = max((size.n_bytes for size in sizes if size), default=0)
+    reserved = memory.resident() + COMPILED
+    allowed = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
+    projected = reserved + int(SLACK * (states + 2) * largest)
+    if projected > allowed:
+        raise BudgetError(
+            f"this is projected to need {format_bytes(projected)} ({states} statistics of {format_bytes(largest)} and"
+            f" a matrix of twice that), the budget is {format_bytes(allowed)}: raise --memory"
         )

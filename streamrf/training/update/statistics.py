@@ -14,10 +14,9 @@ from streamrf.features.targets import REGRESSION
 from streamrf.models.model import Model, UntrainedModel, statistics_of, versions
 from streamrf.solvers.lambda_path import GcvPath
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
-from streamrf.statistics.calibration import Calibration
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.gram_kernels import DeferredProduct, Layout
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.predictor import Calibration, Weights
 from streamrf.statistics.rowset import Ledger
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive

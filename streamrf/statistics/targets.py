@@ -1,0 +1,238 @@
+"""The target scan: what the targets are and what rows count for, from one pass over targets and weights alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from streamrf.data.screening import missing_rows
+from streamrf.data.source import Block
+from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
+from streamrf.statistics.base import State, Statistic
+from streamrf.support.errors import DataError, FileFormatError, InputError
+from streamrf.support.threads import Threads
+from streamrf.support.units import format_count
+
+MAX_CLASSES = 1000
+READ_ROWS = 262_144  # targets read at a time: few trips, a megabyte or two
+PIECE = 65_536  # rows whose labels are looked at together
+FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
+LARGEST_TARGET = 1e30  # weights stay well within what a float32 holds
+
+
+@dataclass
+class TargetScan(State):
+    """Extremes and labels of the targets, and the largest weight, seen in any order. Extremes never shrink again."""
+
+    rows: int = 0
+    missing: int = 0
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    labels: dict[Any, int] | None = field(default_factory=dict)  # rows of each; None: too many to be classes
+    heaviest: float = 0.0
+
+    def update(self, y: np.ndarray) -> None:
+        bad = missing_rows(y)
+        self.rows += len(y)
+        self.missing += int(bad.sum())
+        y = y[~bad] if bad.any() else y
+        if not len(y):
+            return
+        if y.dtype.kind in "bifu":
+            table = y.reshape(len(y), -1)
+            self._extend(table.min(axis=0).astype(np.float64), table.max(axis=0).astype(np.float64))
+        if y.ndim > 1:  # several outputs are numbers
+            self.labels = None
+        for start in range(0, len(y), PIECE):
+            self._count_labels(y[start : start + PIECE])
+
+    def _count_labels(self, y: np.ndarray) -> None:
+        """A piece at a time, and no Python object for a value that cannot be a label: numbers are most often many."""
+        if self.labels is None:
+            return
+        values, counts = np.unique(y.astype(str) if y.dtype.kind == "O" else y, return_counts=True)
+        self._add_labels(
+            None if len(values) > MAX_CLASSES else dict(zip(values.tolist(), counts.tolist(), strict=True))
+        )
+
+    def _add_labels(self, more: dict[Any, int] | None, sign: int = 1) -> None:
+        if self.labels is None or more is None:
+            self.labels = None
+            return
+        for label, count in more.items():
+            self.labels[label] = self.labels.get(label, 0) + sign * count
+        self.labels = {label: count for label, count in self.labels.items() if count}
+        if len(self.labels) > MAX_CLASSES:
+            self.labels = None
+
+    def _extend(self, low: np.ndarray | None, high: np.ndarray | None) -> None:
+        if low is not None and high is not None:
+            self.low = low if self.low is None else np.minimum(self.low, low)
+            self.high = high if self.high is None else np.maximum(self.high, high)
+
+    def __iadd__(self, other: TargetScan) -> Self:
+        self.rows, self.missing = self.rows + other.rows, self.missing + other.missing
+        self.heaviest = max(self.heaviest, other.heaviest)
+        self._extend(other.low, other.high)
+        self._add_labels(other.labels)
+        return self
+
+    def __isub__(self, other: TargetScan) -> Self:
+        self.rows, self.missing = self.rows - other.rows, self.missing - other.missing
+        self._add_labels(other.labels, -1)
+        return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        arrays = {
+            "scan.counts": np.array([self.rows, self.missing], np.int64), "scan.heaviest": np.array([self.heaviest]),
+        }  # fmt: skip
+        if self.low is not None and self.high is not None:
+            arrays["scan.range"] = np.stack([self.low, self.high])
+        if self.labels is not None:
+            labels = sorted(self.labels)
+            arrays |= {"scan.labels": np.array(labels), "scan.label_rows": np.array([self.labels[a] for a in labels])}
+        return arrays
+
+    def declare(self, classes: tuple[str, ...], kind: str) -> None:
+        """Labels that may come, as people write them; one that was seen and is not among them is a DataError."""
+        labels = {_label(text, kind) for text in classes}
+        strange = set(self.labels or ()) - labels
+        if self.labels is None or strange:
+            found = f"the label {min(strange)!r}" if strange else "targets that are not labels"
+            raise DataError(f"--classes {','.join(classes)}: the data has {found}, which is not among them")
+        self.labels = {label: self.labels.get(label, 0) for label in labels}
+
+
+class ScanTargets(Statistic[TargetScan]):
+    """How the targets and weights of a block enter the scan."""
+
+    piece_rows = READ_ROWS
+
+    def zero(self) -> TargetScan:
+        return TargetScan()
+
+    def update(self, state: TargetScan, block: Block, threads: Threads) -> None:
+        state.update(block.targets)
+        if block.weights is not None:
+            state.heaviest = max(state.heaviest, float(block.weights.max(initial=0.0)))
+
+    def load(self, arrays: dict[str, np.ndarray]) -> TargetScan:
+        if "scan.counts" not in arrays or "scan.heaviest" not in arrays:
+            raise FileFormatError("these are not the sums of a target scan")
+        (rows, missing), extremes = arrays["scan.counts"].tolist(), arrays.get("scan.range", (None, None))
+        labels = None
+        if "scan.labels" in arrays:
+            labels = dict(zip(arrays["scan.labels"].tolist(), arrays["scan.label_rows"].tolist(), strict=True))
+        return TargetScan(rows, missing, extremes[0], extremes[1], labels, float(arrays["scan.heaviest"][0]))
+
+
+def _label(text: str, kind: str) -> Any:
+    """A label from its text, in the type of the targets (numpy's letter)."""
+    try:
+        if kind == "b":
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        return int(text) if kind in "iu" else float(text) if kind == "f" else text
+    except (KeyError, ValueError):
+        raise InputError(f"--classes: {text!r} is not a label of the targets' type") from None
+
+
+def settle_targets(scan: TargetScan, task: str, kind: str, nan: str) -> TargetCoding:
+    """The coding of these targets; ``kind`` is numpy's letter for their type."""
+    if scan.missing and nan == "error":
+        raise DataError(
+            f"{format_count(scan.missing)} of {format_count(scan.rows)} targets are missing or not finite:"
+            " fix the data, or leave such rows out with --nan drop"
+        )
+    if scan.rows == scan.missing:
+        raise DataError(
+            f"no usable rows: {format_count(scan.rows)} rows, {format_count(scan.missing)} without a target"
+        )
+    task = infer_task(scan, kind) if task == "auto" else task
+    return _classes(scan) if task == CLASSIFICATION else _numbers(scan)
+
+
+def infer_task(scan: TargetScan, kind: str) -> str:
+    """Labels and booleans are classes; so are few whole numbers, or just two values; all else is a number."""
+    if kind not in "fiu":
+        return CLASSIFICATION
+    distinct = 0 if scan.labels is None else len(scan.labels)
+    few = 1 <= distinct <= FEW_INTEGERS if kind in "iu" else distinct == 2
+    return CLASSIFICATION if few else REGRESSION
+
+
+def _classes(scan: TargetScan) -> TargetCoding:
+    if scan.labels is None:
+        raise DataError(
+            f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use --task regression"
+        )
+    if len(scan.labels) < 2:
+        only = next(iter(scan.labels), None)
+        raise DataError(f"one class only ({only!r}): a classifier needs at least two, check the target column")
+    return TargetCoding.classification(tuple(sorted(scan.labels)))
+
+
+def _numbers(scan: TargetScan) -> TargetCoding:
+    if scan.low is None or scan.high is None:
+        raise DataError("these targets are labels, not numbers: use --task classification")
+    constant = np.flatnonzero(scan.low == scan.high)
+    if len(constant):
+        where = f"output {constant[0]} of y" if len(scan.low) > 1 else "the target"
+        raise DataError(f"{where} is constant ({scan.low[constant[0]]:g}): there is nothing to learn")
+    largest = max(np.abs(scan.low).max(), np.abs(scan.high).max())
+    if largest > LARGEST_TARGET:
+        raise DataError(
+            f"targets are as large as {largest:.3g}, and weights are kept for those up to {LARGEST_TARGET:g}: divide"
+            " them by a constant"
+        )
+    narrowest = (scan.high - scan.low).min()
+    if narrowest < 1 / LARGEST_TARGET:
+        raise DataError(
+            f"targets lie within {narrowest:.3g} of each other, and weights are kept for those at least"
+            f" {1 / LARGEST_TARGET:g} apart: multiply them by a constant"
+        )
+    return TargetCoding.regression(scan.low, scan.high)
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """``heaviest`` is the largest weight that any row can have, which exact sums must know beforehand."""
+
+    heaviest: float = 1.0
+    class_weights: np.ndarray | None = None  # (classes,)
+    sample_weights: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether every row counts for one."""
+        return self.class_weights is None and not self.sample_weights
+
+    @classmethod
+    def of(cls, scan: TargetScan, coding: TargetCoding, class_weight: str | None, *, weighted: bool) -> Weighting:
+        """From the counts of labels and the largest weight of a row."""
+        if class_weight is not None and not coding.classes:
+            raise InputError("--class-weight is for classes, and these targets are numbers: use --sample-weight")
+        if weighted and not scan.heaviest > 0:
+            raise DataError("no row has a positive weight: check --sample-weight")
+        by_class = None if class_weight is None else balanced(scan, coding)
+        largest = scan.heaviest if weighted else 1.0
+        return cls(largest * (1.0 if by_class is None else float(by_class.max())), by_class, weighted)
+
+
+def balanced(scan: TargetScan, coding: TargetCoding) -> np.ndarray:
+    """rows / (classes * rows of the class), as scikit-learn has it: every class counts for as much in all."""
+    labels = scan.labels or {}
+    counts = np.array([labels.get(label, 0) for label in coding.classes], np.int64)
+    empty = np.flatnonzero(counts == 0)
+    if len(empty):
+        raise DataError(f"class {coding.classes[empty[0]]!r} has no rows: --class-weight balanced needs some of each")
+    return counts.sum() / (len(counts) * counts)
+
+
+def row_weights(block: Block, coding: TargetCoding, class_weights: np.ndarray | None) -> np.ndarray | None:
+    """What each row counts for: its own weight times that of its class; None where all count the same."""
+    if class_weights is None:
+        return block.weights
+    by_class = class_weights[coding.codes(block.targets)]
+    return by_class if block.weights is None else by_class * block.weights
