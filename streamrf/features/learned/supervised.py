@@ -250,22 +250,10 @@ class SupervisedFeatures:
 
 
 def learn_supervised(
-    X: np.ndarray,
-    Y: np.ndarray,
-    task: str,
-    kernel: Kernel,
-    W0: np.ndarray,
-    *,
-    seed: int = 0,
-    loss: str = "squared",
-    gammas: tuple[float, ...] | None = None,
-    etas: tuple[float, ...] | None = None,
-    rounds: int | None = None,
-    steps: int | None = None,
-    landmarks: int | None = None,
-    decay: float | None = None,
-    refit: bool | None = None,
-) -> SupervisedFeatures:
+    X: np.ndarray, Y: np.ndarray, task: str, kernel: Kernel, W0: np.ndarray, *, seed: int = 0, loss: str = "squared",
+    gammas: tuple[float, ...] | None = None, etas: tuple[float, ...] | None = None, rounds: int | None = None,
+    steps: int | None = None, landmarks: int | None = None, decay: float | None = None, refit: bool | None = None,
+) -> SupervisedFeatures:  # fmt: skip
     """Algorithm 2 from W0 on rows in memory: X scaled, Y as numbers or as columns of classes.
 
     A quarter of the rows is held out to choose gamma, eta and the round to stop at; then, with ``refit``, all rows are
