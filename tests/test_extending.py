@@ -95,9 +95,7 @@ def test_a_model_of_a_kind_that_is_not_known_says_so(data, tmp_path, registries)
     model = streamrf.train(data, Recipe(D=50, map="toy", pilot="none")).model
     model.save(tmp_path / "model")
     restore(before)
-    with pytest.raises(
-        FileFormatError, match=r"frequencies of kind 'toy'; this version knows mc.* import"
-    ):
+    with pytest.raises(FileFormatError, match=r"frequencies of kind 'toy'; this version knows mc.* import"):
         streamrf.Model.load(tmp_path / "model")
     with pytest.raises(InputError, match="--map toy"):
         Recipe(map="toy")

@@ -6,7 +6,7 @@ Importing a module registers the kinds that it defines; lists show them in this 
 # ruff: noqa: I001
 
 from streamrf.features.fourier.frequencies import (
-    KINDS, UNTOLD, Draw, Frequencies, Learning, check, draw, draw_phases, evenly, kind_of, stream,
+    KINDS, UNTOLD, Draw, Frequencies, Kind, Learning, check, draw, draw_phases, evenly, kind_of, stream,
 )  # fmt: skip
 from streamrf.features.fourier import monte_carlo, quasi, moment_matched, weighted, aligned, learned
 

@@ -27,7 +27,7 @@ from streamrf.support.storage.safejson import JSON
 
 @dataclass(frozen=True)
 class Learning:
-    """What the learning of a map may be told. None leaves the choice to the map.
+    """Settings of the learning of a map; None leaves the choice to the map.
 
     ``landmarks``, ``iterations``, ``steps`` and ``decay`` are n, T, S and lambda of Li et al. (2019).
     """
@@ -38,7 +38,7 @@ class Learning:
     decay: float | None = None  # of the weights, times the number of frequencies
     eta: float | None = None  # share of the kernel loss in a loss that has targets
     loss: str | None = None  # of the prediction: squared, hinge, logistic
-    task: str | None = None  # regression or classification; told from the targets if it is not given
+    task: str | None = None  # regression or classification; inferred from the targets if not given
 
 
 UNTOLD, DOUBLE = Learning(), make_precision("float64")
