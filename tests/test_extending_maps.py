@@ -18,7 +18,7 @@ import streamrf
 from streamrf import Recipe
 from streamrf.features import kernels
 from streamrf.features.base import FeatureMap
-from streamrf.features.fourier import KINDS, Draw, Frequencies, evenly, map_kind
+from streamrf.features.fourier import KINDS, Draw, Frequencies, Kind, evenly
 from streamrf.features.kernels import KERNELS, Kernel, make_kernel
 from streamrf.features.precision import Precision, make_precision
 from streamrf.support.errors import FileFormatError, InputError
@@ -70,7 +70,7 @@ def latin_hypercube(request: Draw) -> Frequencies:
 
 
 def register_toy() -> None:
-    map_kind("toy", "a Latin hypercube")(latin_hypercube)
+    Kind("toy", "a Latin hypercube")(latin_hypercube)
 
 
 class TestToyFrequencies(FrequencyConformance):
@@ -95,7 +95,7 @@ def test_a_model_of_a_kind_that_is_not_known_says_so(data, tmp_path, registries)
     model = streamrf.train(data, Recipe(D=50, map="toy", pilot="none")).model
     model.save(tmp_path / "model")
     restore(before)
-    with pytest.raises(FileFormatError, match=r"kind 'toy'; this version knows mc.* import that package"):
+    with pytest.raises(FileFormatError, match=r"frequencies of kind 'toy'; this version knows mc.* import"):
         streamrf.Model.load(tmp_path / "model")
     with pytest.raises(InputError, match="--map toy"):
         Recipe(map="toy")
@@ -104,7 +104,7 @@ def test_a_model_of_a_kind_that_is_not_known_says_so(data, tmp_path, registries)
 
 def test_a_name_is_given_once(registries):
     with pytest.raises(InputError, match="'mc' frequencies already"):
-        map_kind("mc", "mine")(latin_hypercube)
+        Kind("mc", "mine")(latin_hypercube)
     register_toy()
     register_toy()  # a notebook cell that is run again
 
@@ -192,7 +192,7 @@ def define_toy_family() -> type[FeatureMap]:
         def from_parts(cls, document, arrays):
             return cls(arrays["toy.W"], arrays["toy.b"], make_precision(document["precision"]))
 
-    @map_kind("toy-tanh", "hyperbolic tangents", whole=True)
+    @Kind("toy-tanh", "hyperbolic tangents", whole=True)
     def draw_tanh(request: Draw) -> Tanh:
         rng = request.rng()
         W = rng.standard_normal((request.F, request.d)) / request.kernel.length_scale

@@ -102,12 +102,9 @@ def test_coding_survives_the_file():
 
 
 class TestTargetScanConformance(StatisticConformance):
-    @pytest.fixture(params=["numbers", "labels", "classes with weights"])
+    @pytest.fixture(params=[int, bool])
     def y(self, request):
-        rng = np.random.default_rng(0)
-        return {"numbers": rng.standard_normal(240), "labels": np.array(list("abca") * 60)}.get(
-            request.param, rng.integers(0, 4, 240)
-        )
+        return np.random.default_rng(0).integers(0, 4 if request.param is int else 2, 240).astype(request.param)
 
     @pytest.fixture
     def blocks(self, y):
@@ -116,3 +113,18 @@ class TestTargetScanConformance(StatisticConformance):
     @pytest.fixture
     def statistic(self):
         return ScanTargets()
+
+    def test_size_is_known_beforehand(self, statistic, blocks):
+        """It is not: labels are counted as they come, a thousand of them at most."""
+        assert len(self.total(statistic, blocks).arrays()["scan.labels"]) <= 1000
+
+
+@pytest.mark.parametrize("y", [np.random.default_rng(0).standard_normal(3000), np.array(list("abca") * 60)])
+def test_scans_of_parts_add_up_to_the_scan_of_all(y):
+    whole, parts = TargetScan(), [TargetScan(), TargetScan()]
+    whole.update(y)
+    for part, rows in zip(parts, (y[:70], y[70:]), strict=True):
+        part.update(rows)
+    parts[0] += ScanTargets().load(parts[1].arrays())
+    assert (parts[0].rows, parts[0].labels) == (whole.rows, whole.labels)
+    assert np.array_equal(parts[0].arrays()["scan.range"], whole.arrays()["scan.range"])

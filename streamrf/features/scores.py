@@ -6,30 +6,15 @@ depends on its row alone. Features are made, used and dropped a few rows at a ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from streamrf.support.simd import (
-    I64,
-    Builder,
-    Codegen,
-    Intrinsic,
-    Lowering,
-    Signature,
-    Type,
-    Typing,
-    Value,
-    call,
-    counted_loop,
-    lanes,
-    own_function,
-    prefetch,
-)
+from streamrf.support import simd
+from streamrf.support.simd import I64, call, counted_loop, lanes, own_function, prefetch
 
+T = simd.Type
 LANES = 16  # on every machine: narrower vectors are paired by the compiler
 GROUP_BYTES = 12  # of outputs whose sums for two rows fit the registers
 TILE_BYTES = 1 << 13  # of each output's weights
@@ -37,13 +22,13 @@ BATCH, MOST_ROWS = 64, 512  # rows whose features are alive at once in each thre
 BATCH_BYTES = 1 << 18  # that they may take where rows are short: half of the second cache
 
 
-def _dots(outputs: int) -> Codegen:
+def _dots(outputs: int) -> simd.Codegen:
     """Code for the dot products of two rows, ``apart`` bytes apart, with lines of W: LANES sums of each go on."""
 
-    def codegen(context: Lowering, builder: Builder, signature: Signature, args: Sequence[Value]) -> Value:
+    def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
         element, real = (context.get_value_type(signature.args[number].dtype) for number in (6, 7))
 
-        def body(inner: Builder, *places: Value) -> None:
+        def body(inner: ir.IRBuilder, *places: ir.Value) -> None:
             _dot_tile(inner, element, real, outputs, *places)
 
         name = f"streamrf_dots_{outputs}_{element}_{real}"
@@ -53,8 +38,8 @@ def _dots(outputs: int) -> Codegen:
 
 
 def _dot_tile(
-    builder: Builder, element: ir.Type, real: ir.Type, outputs: int,
-    z: Value, apart: Value, w: Value, stride: Value, count: Value, sums: Value,
+    builder: ir.IRBuilder, element: ir.Type, real: ir.Type, outputs: int,
+    z: ir.Value, apart: ir.Value, w: ir.Value, stride: ir.Value, count: ir.Value, sums: ir.Value,
 ) -> None:  # fmt: skip
     """``count`` features, a register's worth at a time, so that no more than one of W's is held."""
     width = lanes() if real == ir.FloatType() else lanes() // 2
@@ -70,13 +55,13 @@ def _dot_tile(
     held = builder.inttoptr(sums, kind.as_pointer())
     places = [builder.gep(held, [ir.Constant(I64, index)]) for index in range(len(rows) * outputs * parts)]
 
-    def feature(row: Value, at: Value) -> Value:
+    def feature(row: ir.Value, at: ir.Value) -> ir.Value:
         value = builder.load(builder.gep(row, [at]), align=1)
         if isinstance(element, ir.IntType):
             return builder.sitofp(value, kind)
         return value if element == real else builder.fpext(value, kind)
 
-    def turn(k: Value, totals: list[Value]) -> list[Value]:
+    def turn(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
         for line in following:  # where features are kept, they come from memory
             prefetch(builder, builder.ptrtoint(builder.gep(line, [k]), I64), write=False)
         for part in range(parts):
@@ -94,28 +79,22 @@ def _dot_tile(
         builder.store(value, place, align=4)
 
 
-def _intrinsic(outputs: int, Z: Type, W: Type) -> Intrinsic:
+def _intrinsic(outputs: int, Z: T, W: T) -> simd.Intrinsic:
     return types.void(*[types.intp] * 6, Z, W), _dots(outputs)
 
 
 @intrinsic
-def _dot_one(
-    typing: Typing, z: Type, apart: Type, w: Type, stride: Type, count: Type, sums: Type, Z: Type, W: Type
-) -> Intrinsic:
+def _dot_one(typing: simd.Typing, z: T, apart: T, w: T, stride: T, count: T, sums: T, Z: T, W: T) -> simd.Intrinsic:
     return _intrinsic(1, Z, W)
 
 
 @intrinsic
-def _dot_two(
-    typing: Typing, z: Type, apart: Type, w: Type, stride: Type, count: Type, sums: Type, Z: Type, W: Type
-) -> Intrinsic:
+def _dot_two(typing: simd.Typing, z: T, apart: T, w: T, stride: T, count: T, sums: T, Z: T, W: T) -> simd.Intrinsic:
     return _intrinsic(2, Z, W)
 
 
 @intrinsic
-def _dot_three(
-    typing: Typing, z: Type, apart: Type, w: Type, stride: Type, count: Type, sums: Type, Z: Type, W: Type
-) -> Intrinsic:
+def _dot_three(typing: simd.Typing, z: T, apart: T, w: T, stride: T, count: T, sums: T, Z: T, W: T) -> simd.Intrinsic:
     return _intrinsic(3, Z, W)
 
 

@@ -97,8 +97,8 @@ class FeatureSettings(SelfDescribing):
 
     def _check_learning(self) -> None:
         kind = self.fourier_kind
-        if self.metric != NONE and kind is not None and kind.structured:
-            self.refuse("metric", f"must be none: a metric would make the structured map {self.map} a dense matrix")
+        if self.metric != NONE and kind is not None and (kind.structured or kind.whole):
+            self.refuse("metric", f"must be none: {self.map} has no matrix of frequencies")
         if self.metric != NONE and self.map == ANY:
             self.refuse("metric", "must be none: --map any compares maps as they are")
         if self.metric != NONE and self.map == BINNING:

@@ -119,7 +119,7 @@ class TargetCoding:
             bound = limit * self.step[column]
             raise DataError(
                 f"target {value:g} is outside {self.offset[column]:g} ± {bound:g}, the range that the first run fixed"
-                " for exact sums: train anew on all of the data"
+                " for exact sums: retrain on all of the data"
             )
         out = np.empty((*whole.shape, count), np.int16)
         _write_digits(whole.ravel(), bits, out.reshape(-1, count))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -85,15 +85,20 @@ class TargetScan(State):
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
-        arrays = {
-            "scan.counts": np.array([self.rows, self.missing], np.int64), "scan.heaviest": np.array([self.heaviest]),
-        }  # fmt: skip
-        if self.low is not None and self.high is not None:
-            arrays["scan.range"] = np.stack([self.low, self.high])
-        if self.labels is not None:
-            labels = sorted(self.labels)
-            arrays |= {"scan.labels": np.array(labels), "scan.label_rows": np.array([self.labels[a] for a in labels])}
-        return arrays
+        few = self.labels is not None
+        labels = sorted(self.labels) if self.labels is not None else []
+        nothing = np.zeros((2, 0))
+        return {
+            "scan.counts": np.array([self.rows, self.missing, few], np.int64),
+            "scan.heaviest": np.array([self.heaviest]),
+            "scan.range": nothing if self.low is None or self.high is None else np.stack([self.low, self.high]),
+            "scan.labels": np.array(labels),
+            "scan.label_rows": np.array([(self.labels or {})[label] for label in labels], np.int64),
+        }
+
+    def digest(self) -> str:
+        """Of what can be subtracted again."""
+        return State.digest(replace(self, low=None, high=None, heaviest=0.0))
 
     def declare(self, classes: tuple[str, ...], kind: str) -> None:
         """Labels that may come, as people write them; one that was seen and is not among them is a DataError."""
@@ -119,13 +124,21 @@ class ScanTargets(Statistic[TargetScan]):
             state.heaviest = max(state.heaviest, float(block.weights.max(initial=0.0)))
 
     def load(self, arrays: dict[str, np.ndarray]) -> TargetScan:
-        if "scan.counts" not in arrays or "scan.heaviest" not in arrays:
-            raise FileFormatError("these are not the sums of a target scan")
-        (rows, missing), extremes = arrays["scan.counts"].tolist(), arrays.get("scan.range", (None, None))
-        labels = None
-        if "scan.labels" in arrays:
-            labels = dict(zip(arrays["scan.labels"].tolist(), arrays["scan.label_rows"].tolist(), strict=True))
-        return TargetScan(rows, missing, extremes[0], extremes[1], labels, float(arrays["scan.heaviest"][0]))
+        counts, heaviest, extremes, labels, rows = (arrays.get(name) for name in TargetScan().arrays())
+        if counts is None or heaviest is None or extremes is None or labels is None or rows is None:
+            raise FileFormatError("a target scan lacks some of its sums")
+        shapes = (counts.shape, heaviest.shape, extremes.shape[:1], labels.shape)
+        kinds = counts.dtype.kind + heaviest.dtype.kind + extremes.dtype.kind + rows.dtype.kind
+        if (
+            shapes != ((3,), (1,), (2,), rows.shape)
+            or extremes.ndim != 2
+            or kinds != "iffi"
+            or labels.dtype.kind == "c"
+        ):
+            raise FileFormatError(f"a target scan has sums of shapes {shapes} and types {kinds}")
+        low, high = extremes if extremes.shape[1] else (None, None)
+        found = dict(zip(labels.tolist(), rows.tolist(), strict=True)) if counts[2] else None
+        return TargetScan(int(counts[0]), int(counts[1]), low, high, found, float(heaviest[0]))
 
 
 def _label(text: str, kind: str) -> Any:

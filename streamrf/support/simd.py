@@ -16,14 +16,13 @@ from llvmlite import binding, ir
 from numba.core import base, types, typing
 from numpy.typing import DTypeLike
 
-# What intrinsics take and return. llvmlite and numba are not typed: these names are for the reader.
-Builder: TypeAlias = ir.IRBuilder
-Value: TypeAlias = ir.Value
+# What intrinsics take and return. llvmlite and numba are hardly typed: these names are for the reader.
+Args: TypeAlias = Sequence[ir.Value]
+Lowering: TypeAlias = base.BaseContext
 Signature: TypeAlias = typing.Signature
 Type: TypeAlias = types.Type
 Typing: TypeAlias = typing.Context
-Lowering: TypeAlias = base.BaseContext
-Codegen: TypeAlias = Callable[[Lowering, Builder, Signature, Sequence[Value]], Value]
+Codegen: TypeAlias = Callable[[Lowering, ir.IRBuilder, Signature, Args], ir.Value]
 Intrinsic: TypeAlias = tuple[Signature, Codegen]
 
 I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)

@@ -138,7 +138,7 @@ class BinningMap(FeatureMap):
 
     @property
     def active(self) -> np.ndarray:
-        """How many columns each grid looks at, (P,)."""
+        """How many columns each grid uses, (P,)."""
         return np.isfinite(self.widths).sum(axis=1)
 
     def indices(self, X: np.ndarray, out: np.ndarray | None = None, threads: Threads | None = None) -> np.ndarray:
@@ -221,7 +221,7 @@ class BinningMap(FeatureMap):
 
     @cached_property
     def _compiled(self) -> tuple[np.ndarray, ...]:
-        """What the kernels read: the columns each grid looks at, one after the other, and their four constants."""
+        """What the kernels read: the columns each grid uses, one after the other, and their four constants."""
         grid, column = np.nonzero(np.isfinite(self.widths))
         starts = np.concatenate([[0], np.cumsum(self.active)])
         low, high = hash_multipliers(self.seed, self.grids, self.n_inputs)

@@ -6,11 +6,11 @@ Importing a module registers the kinds that it defines; lists show them in this 
 # ruff: noqa: I001
 
 from streamrf.features.fourier.frequencies import (
-    KINDS, UNTOLD, Draw, Frequencies, Kind, Learning, check, draw, draw_phases, evenly, kind_of, map_kind, stream,
+    KINDS, UNTOLD, Draw, Frequencies, Kind, Learning, check, draw, draw_phases, evenly, kind_of, stream,
 )  # fmt: skip
 from streamrf.features.fourier import monte_carlo, quasi, moment_matched, weighted, aligned, learned
 
 __all__ = [
     "KINDS", "UNTOLD", "Draw", "Frequencies", "Kind", "Learning", "aligned", "check", "draw", "draw_phases", "evenly",
-    "kind_of", "learned", "map_kind", "moment_matched", "monte_carlo", "quasi", "stream", "weighted",
+    "kind_of", "learned", "moment_matched", "monte_carlo", "quasi", "stream", "weighted",
 ]  # fmt: skip

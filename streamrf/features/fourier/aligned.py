@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, map_kind
+from streamrf.features.fourier.frequencies import Draw, Frequencies, Kind
 
 POOL = 8  # draws for each frequency that is kept
 RADIUS = 1.0  # chi-square divergence from uniform weights
@@ -83,7 +83,7 @@ def systematic(rng: np.random.Generator, pi: np.ndarray, F: int) -> np.ndarray:
     return np.searchsorted(passed, rng.random() + np.arange(F), side="right")
 
 
-@map_kind("aligned", "draws and weights aligned with the targets", sample="needed", targets=True)
+@Kind("aligned", "draws and weights aligned with the targets", sample="needed", targets=True)
 def draw_aligned(request: Draw) -> Frequencies:
     X, T = request.rows()[:ROWS], target_columns(request.labels()[:ROWS])
     rng, F = request.rng(), request.F

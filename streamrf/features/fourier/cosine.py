@@ -10,7 +10,6 @@ for any size of ``t``. With ``g = 1/4 - |t|`` the cosine is ``sin(2 pi g)``, an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,25 +19,11 @@ from numba.core.types import Array
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike
 
-from streamrf.support.simd import (
-    I64,
-    Builder,
-    Codegen,
-    Intrinsic,
-    Lowering,
-    Signature,
-    Type,
-    Typing,
-    Value,
-    aligned_empty,
-    call,
-    constant,
-    counted_loop,
-    lanes,
-    splat,
-)
+from streamrf.support import simd
+from streamrf.support.simd import I64, aligned_empty, call, constant, counted_loop, lanes, splat
 from streamrf.support.threads import Threads
 
+T = simd.Type
 ROWS, VECTORS = 4, 3  # one tile: 12 accumulators, 3 vectors of frequencies, 1 input: the 16 registers of AVX2
 ROW_BATCH = 64  # rows whose inputs stay in the first-level cache while the frequencies stream by
 
@@ -46,21 +31,14 @@ ROW_BATCH = 64  # rows whose inputs stay in the first-level cache while the freq
 SINE = {
     "float": (6.2831854820251465, -41.34168243408203, 81.60247802734375, -76.58116912841797, 39.75982666015625),
     "double": (
-        6.283185307179586,
-        -41.341702240399755,
-        81.60524927607362,
-        -76.70585975282492,
-        42.058693925428685,
-        -15.0946416761179,
-        3.8199280942271643,
-        -0.7177337921413454,
-        0.10089695501646812,
+        6.283185307179586, -41.341702240399755, 81.60524927607362, -76.70585975282492, 42.058693925428685,
+        -15.0946416761179, 3.8199280942271643, -0.7177337921413454, 0.10089695501646812,
     ),
-}
+}  # fmt: skip
 SINE_32 = SINE["float"]
 
 
-def _cosine_of_turns(builder: Builder, t: Value) -> Value:
+def _cosine_of_turns(builder: ir.IRBuilder, t: ir.Value) -> ir.Value:
     """cos(2 pi t), lane by lane."""
     kind = t.type
     wrapped = builder.fsub(t, call(builder, "llvm.rint", kind, t))
@@ -73,7 +51,7 @@ def _cosine_of_turns(builder: Builder, t: Value) -> Value:
     return builder.fmul(series, g)
 
 
-def _store(builder: Builder, value: Value, scale: Value, pointer: Value, element: ir.Type) -> None:
+def _store(builder: ir.IRBuilder, value: ir.Value, scale: ir.Value, pointer: ir.Value, element: ir.Type) -> None:
     """Write ``value`` as it is, or scaled and rounded to the nearest integer where the features are integers."""
     if isinstance(element, ir.IntType):
         kind = value.type
@@ -83,10 +61,10 @@ def _store(builder: Builder, value: Value, scale: Value, pointer: Value, element
     builder.store(value, address, align=1)
 
 
-def _tile_of(rows: int) -> Codegen:
+def _tile_of(rows: int) -> simd.Codegen:
     """The intrinsic that computes ``rows`` rows by one tile of features."""
 
-    def codegen(context: Lowering, builder: Builder, signature: Signature, args: Sequence[Value]) -> Value:
+    def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
         x, x_stride, w, b, depth, scale, out, out_stride = args[:8]
         real = context.get_value_type(signature.args[8].dtype)
         element = context.get_value_type(signature.args[9].dtype)
@@ -95,13 +73,13 @@ def _tile_of(rows: int) -> Codegen:
         item = ir.Constant(I64, width * (4 if isinstance(real, ir.FloatType) else 8))
         span = ir.Constant(I64, item.constant * VECTORS)
 
-        def load(base: Value, index: int) -> Value:
+        def load(base: ir.Value, index: int) -> ir.Value:
             address = builder.add(base, ir.Constant(I64, item.constant * index))
             return builder.load(builder.inttoptr(address, kind.as_pointer()), align=item.constant)
 
         start = [load(b, v) for v in range(VECTORS)] * rows
 
-        def turn(k: Value, sums: list[Value]) -> list[Value]:
+        def turn(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             weights_at = builder.add(w, builder.mul(k, span))
             weights = [load(weights_at, v) for v in range(VECTORS)]
             after = []
@@ -127,42 +105,22 @@ def _tile_of(rows: int) -> Codegen:
     return codegen
 
 
-def _intrinsic(rows: int, X: Array, Z: Array) -> Intrinsic:
+def _intrinsic(rows: int, X: Array, Z: Array) -> simd.Intrinsic:
     i = types.intp
     return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(rows)
 
 
 @intrinsic
 def _four_rows(
-    typing: Typing,
-    x: Type,
-    xs: Type,
-    w: Type,
-    b: Type,
-    depth: Type,
-    scale: Type,
-    out: Type,
-    os: Type,
-    X: Array,
-    Z: Array,
-) -> Intrinsic:  # fmt: skip
+    typing: simd.Typing, x: T, xs: T, w: T, b: T, depth: T, scale: T, out: T, os: T, X: Array, Z: Array
+) -> simd.Intrinsic:
     return _intrinsic(ROWS, X, Z)
 
 
 @intrinsic
 def _one_row(
-    typing: Typing,
-    x: Type,
-    xs: Type,
-    w: Type,
-    b: Type,
-    depth: Type,
-    scale: Type,
-    out: Type,
-    os: Type,
-    X: Array,
-    Z: Array,
-) -> Intrinsic:  # fmt: skip
+    typing: simd.Typing, x: T, xs: T, w: T, b: T, depth: T, scale: T, out: T, os: T, X: Array, Z: Array
+) -> simd.Intrinsic:
     return _intrinsic(1, X, Z)
 
 

@@ -2,7 +2,7 @@
 
 To add a kind, write a function from a ``Draw`` to ``Frequencies`` and decorate it::
 
-    @map_kind("toy", "one line that says what it is")
+    @Kind("toy", "one line that says what it is")
     def draw_toy(request: Draw) -> Frequencies:
         return evenly(request.kernel.sample(request.rng(), request.F, request.d))
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from streamrf.support.storage.safejson import JSON
 
 @dataclass(frozen=True)
 class Learning:
-    """What the learning of a map may be told. None leaves the choice to the map.
+    """Settings of the learning of a map; None leaves the choice to the map.
 
     ``landmarks``, ``iterations``, ``steps`` and ``decay`` are n, T, S and lambda of Li et al. (2019).
     """
@@ -38,7 +38,7 @@ class Learning:
     decay: float | None = None  # of the weights, times the number of frequencies
     eta: float | None = None  # share of the kernel loss in a loss that has targets
     loss: str | None = None  # of the prediction: squared, hinge, logistic
-    task: str | None = None  # regression or classification; told from the targets if it is not given
+    task: str | None = None  # regression or classification; inferred from the targets if not given
 
 
 UNTOLD, DOUBLE = Learning(), make_precision("float64")
@@ -169,27 +169,20 @@ def evenly(W: np.ndarray) -> Frequencies:
 
 # -- kinds by name
 
+KINDS: dict[str, Kind] = {}
+"""Every kind that this process knows, by name: those of the package in the order of the documentation, then others."""
+
 Drawn = TypeVar("Drawn", bound="Frequencies | FeatureMap")
 
 
-class Needs(TypedDict, total=False):
-    """What a kind may say of itself, where it differs from the defaults of ``Kind``."""
-
-    radial: bool
-    second_moment: bool
-    structured: bool
-    sample: str
-    targets: bool
-    rows: int
-    learned: bool
-    whole: bool
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Kind:
-    """A way of drawing frequencies (or a whole map), what it needs, and one line that says what it is."""
+    """A way of drawing frequencies (or a whole map), what it needs, and one line that says what it is.
 
-    draw: Callable[[Draw], Frequencies | FeatureMap]
+    It decorates the function that draws, and is known by its name from then on.
+    """
+
+    name: str
     summary: str
     radial: bool = False  # only for kernels of the Euclidean distance
     second_moment: bool = False  # only where the spectral measure has one
@@ -200,23 +193,15 @@ class Kind:
     learned: bool = False  # frequencies are moved, for a cosine and a sine each
     whole: bool = False  # it draws a FeatureMap of F features itself, and no Fourier frequencies
 
+    draw: Callable[[Draw], Frequencies | FeatureMap] = field(init=False)
 
-KINDS: dict[str, Kind] = {}
-"""Every kind that this process knows, by name: those of the package in the order of the documentation, then others."""
-
-
-def map_kind(
-    name: str, summary: str, **needs: Unpack[Needs]
-) -> Callable[[Callable[[Draw], Drawn]], Callable[[Draw], Drawn]]:
-    """Register a function as the kind of this name; ``needs`` are the fields of ``Kind``."""
-
-    def register(draw: Callable[[Draw], Drawn]) -> Callable[[Draw], Drawn]:
-        if name in KINDS and KINDS[name].draw.__qualname__ != draw.__qualname__:
-            raise InputError(f"there are {name!r} frequencies already: choose another name")
-        KINDS[name] = Kind(draw, summary, **needs)
+    def __call__(self, draw: Callable[[Draw], Drawn]) -> Callable[[Draw], Drawn]:
+        """Register the function that draws this kind."""
+        if self.name in KINDS and KINDS[self.name].draw.__qualname__ != draw.__qualname__:
+            raise InputError(f"there are {self.name!r} frequencies already: choose another name")
+        self.draw = draw
+        KINDS[self.name] = self
         return draw
-
-    return register
 
 
 def kind_of(name: str) -> Kind:

@@ -63,14 +63,9 @@ def transform(x: np.ndarray, spare: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 @njit(cache=True, nogil=True)
 def _project_row(
-    row: np.ndarray,
-    diagonals: np.ndarray,
-    permutation: np.ndarray,
-    scale: np.ndarray,
-    x: np.ndarray,
-    spare: np.ndarray,
-    out: np.ndarray,
-) -> None:
+    row: np.ndarray, diagonals: np.ndarray, permutation: np.ndarray, scale: np.ndarray, x: np.ndarray,
+    spare: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
     """One row through one block: scale H D_k ... H P D_2 H D_1 row, where P is there if it has a length."""
     d = row.shape[0]
     first = diagonals[0]

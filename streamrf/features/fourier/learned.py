@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, map_kind, uniform_weights
+from streamrf.features.fourier.frequencies import Draw, Frequencies, Kind, uniform_weights
 from streamrf.features.fourier.monte_carlo import orthogonal_or_independent
 
 ROWS = 21_384  # of the sample: what learning uses, and what it is judged by
 FEWEST_ROWS = 16
 
 
-@map_kind("ekal-sample", "frequencies and weights learned from random rows", sample="needed", rows=ROWS, learned=True)
+@Kind("ekal-sample", "frequencies and weights learned from random rows", sample="needed", rows=ROWS, learned=True)
 def draw_ekal_sample(request: Draw) -> Frequencies:
     return _draw_ekal(request, "sample")
 
 
-@map_kind(
-    "ekal-cluster", "frequencies and weights learned from rows of clusters", sample="needed", rows=ROWS, learned=True
-)
+@Kind("ekal-cluster", "frequencies and weights learned from rows of clusters", sample="needed", rows=ROWS, learned=True)
 def draw_ekal_cluster(request: Draw) -> Frequencies:
     return _draw_ekal(request, "cluster")
 
@@ -40,9 +38,7 @@ def _draw_ekal(request: Draw, landmarks: str) -> Frequencies:
     return Frequencies(found.learned.W, found.learned.p, report=found.report())
 
 
-@map_kind(
-    "supervised", "frequencies learned from rows and targets", sample="needed", targets=True, rows=ROWS, learned=True
-)
+@Kind("supervised", "frequencies learned from rows and targets", sample="needed", targets=True, rows=ROWS, learned=True)
 def draw_supervised(request: Draw) -> Frequencies:
     """Algorithm 2: frequencies that serve the targets."""
     from streamrf.features.learned.supervised import learn_supervised

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, evenly, map_kind
+from streamrf.features.fourier.frequencies import Draw, Frequencies, Kind, evenly
 
 ROUNDS = 10  # directions are whitened and put back to norm 1 in turns; this many settle it to a few digits
 
@@ -46,7 +46,7 @@ def even_directions(W: np.ndarray) -> np.ndarray:
     return U
 
 
-@map_kind("moment-matched", "mean and covariance of the spectral measure, exactly", second_moment=True)
+@Kind("moment-matched", "mean and covariance of the spectral measure, exactly", second_moment=True)
 def draw_moment_matched(request: Draw) -> Frequencies:
     kernel, F, d = request.kernel, request.F, request.d
     W, variance = kernel.sample(request.rng(), F, d), kernel.second_moment(d) / d

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, evenly, map_kind, uniform_weights
+from streamrf.features.fourier.frequencies import Draw, Frequencies, Kind, evenly, uniform_weights
 from streamrf.features.fourier.hadamard import StructuredProjection, padded_length
 
 SHORTEST = 64  # below it three rounds of signs reach too few directions, and sorf is biased
 
 
-@map_kind("mc", "independent draws of the spectral measure (Rahimi and Recht)")
+@Kind("mc", "independent draws of the spectral measure (Rahimi and Recht)")
 def draw_mc(request: Draw) -> Frequencies:
     return evenly(request.kernel.sample(request.rng(), request.F, request.d))
 
@@ -31,7 +31,7 @@ def directions(rng: np.random.Generator, F: int, d: int) -> np.ndarray:
     return np.concatenate([random_frame(rng, d, min(d, F - start)) for start in range(0, F, d)])
 
 
-@map_kind("orthogonal", "blocks of orthogonal directions", radial=True)
+@Kind("orthogonal", "blocks of orthogonal directions", radial=True)
 def draw_orthogonal(request: Draw) -> Frequencies:
     rng = request.rng()
     radii = request.kernel.radii(rng.random(request.F), request.d)
@@ -47,7 +47,7 @@ def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return (1 - 2 * rng.integers(0, 2, shape)).astype(np.float32)
 
 
-@map_kind("sorf", "orthogonal by Hadamard transforms and signs, fast", radial=True, structured=True)
+@Kind("sorf", "orthogonal by Hadamard transforms and signs, fast", radial=True, structured=True)
 def draw_sorf(request: Draw) -> Frequencies:
     """H D1 H D2 H D3 with random signs: orthogonal rows of nearly uniform direction, and norms of the radial law."""
     n, rng = max(SHORTEST, padded_length(request.d)), request.rng()
@@ -58,7 +58,7 @@ def draw_sorf(request: Draw) -> Frequencies:
     return Frequencies(None, uniform_weights(request.F), factors)
 
 
-@map_kind("fastfood", "Hadamard transforms and a Gaussian diagonal, fast", radial=True, structured=True)
+@Kind("fastfood", "Hadamard transforms and a Gaussian diagonal, fast", radial=True, structured=True)
 def draw_fastfood(request: Draw) -> Frequencies:
     """S H G P H B: random signs, a permutation, a Gaussian diagonal, and norms that follow the kernel's radial law.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from scipy.special import ndtri
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, evenly, map_kind
+from streamrf.features.fourier.frequencies import Draw, Frequencies, Kind, evenly
 from streamrf.features.fourier.hadamard import transform
 
 WIDEST_ROTATION = 2048  # columns; beyond, principal axes cost more than they give
@@ -58,22 +58,22 @@ def _frequencies(request: Draw, points: Points, *, half: bool = True) -> Frequen
     return evenly(W if axes is None else W @ axes[1].T)
 
 
-@map_kind("halton", "scrambled Halton sequence", sample="helps")
+@Kind("halton", "scrambled Halton sequence", sample="helps")
 def draw_halton(request: Draw) -> Frequencies:
     return _frequencies(request, halton_points)
 
 
-@map_kind("sobol", "scrambled Sobol sequence", sample="helps")
+@Kind("sobol", "scrambled Sobol sequence", sample="helps")
 def draw_sobol(request: Draw) -> Frequencies:
     return _frequencies(request, sobol_points)
 
 
-@map_kind("lattice", "shifted rank-1 lattice, built for F and d", sample="helps")
+@Kind("lattice", "shifted rank-1 lattice, built for F and d", sample="helps")
 def draw_lattice(request: Draw) -> Frequencies:
     return _frequencies(request, lattice_points)
 
 
-@map_kind("digital-net", "shifted digital net, built for F and d", sample="helps")
+@Kind("digital-net", "shifted digital net, built for F and d", sample="helps")
 def draw_digital_net(request: Draw) -> Frequencies:
     """The net is chosen for even functions already: halving the space as well would undo part of it."""
     return _frequencies(request, net_points, half=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import Draw, Frequencies, map_kind
+from streamrf.features.fourier.frequencies import Draw, Frequencies, Kind
 from streamrf.features.fourier.monte_carlo import orthogonal_or_independent
 from streamrf.features.kernels import Kernel
 
@@ -22,7 +22,7 @@ def normal_equations(X: np.ndarray, W: np.ndarray, kernel: Kernel) -> tuple[np.n
     return A / len(X) ** 2, b / len(X) ** 2
 
 
-@map_kind("weighted", "weights fitted to the kernel on a sample", sample="needed")
+@Kind("weighted", "weights fitted to the kernel on a sample", sample="needed")
 def draw_weighted(request: Draw) -> Frequencies:
     from streamrf.features.learned.ekal import nonnegative_solution
 

@@ -192,16 +192,9 @@ class Adam:
 
 
 def learn_ekal(
-    X_landmarks: np.ndarray,
-    q2: np.ndarray | None,
-    kernel: Kernel,
-    W0: np.ndarray,
-    *,
-    iterations: int = ITERATIONS,
-    steps: int = STEPS,
-    decay: float = DECAY,
-    unseen: Pairs | None = None,
-) -> Learned:
+    X_landmarks: np.ndarray, q2: np.ndarray | None, kernel: Kernel, W0: np.ndarray, *, iterations: int = ITERATIONS,
+    steps: int = STEPS, decay: float = DECAY, unseen: Pairs | None = None,
+) -> Learned:  # fmt: skip
     """Algorithm 1 from W0. ``unseen`` pairs choose the iteration, and end it when they see no gain any more."""
     pairs = Pairs.within(kernel, X_landmarks, q2)
     W = np.array(W0, np.float64)

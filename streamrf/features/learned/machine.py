@@ -1,4 +1,4 @@
-"""The linear machine on cosines and sines: its losses, and how its coefficients are fitted anew for given features."""
+"""The linear machine on cosines and sines: its losses, and how its coefficients are fitted to given features."""
 
 from __future__ import annotations
 

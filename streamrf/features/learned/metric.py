@@ -110,15 +110,9 @@ class Metric:
 
 
 def learn_metric(
-    fits: Fits,
-    start: Judged,
-    d: int,
-    *,
-    rounds: int = ROUNDS,
-    forms: tuple[str, ...] = (FULL, DIAGONAL),
-    powers: tuple[float, ...] = POWERS,
-    late: Callable[[], bool] = lambda: False,
-) -> Metric:
+    fits: Fits, start: Judged, d: int, *, rounds: int = ROUNDS, forms: tuple[str, ...] = (FULL, DIAGONAL),
+    powers: tuple[float, ...] = POWERS, late: Callable[[], bool] = lambda: False,
+) -> Metric:  # fmt: skip
     """The best metric on unseen rows: the identity, if no form is clearly better than the isotropic start.
 
     The first round of each form is made in any case; when it is ``late``, no other begins.

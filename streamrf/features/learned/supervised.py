@@ -30,10 +30,10 @@ from streamrf.support.storage.safejson import JSON
 
 GAMMAS = (0.1, 0.3, 1.0)
 ETAS = (0.0, 10.0)
-ROUNDS, FEWEST_ROUNDS = 30, 8  # T of the paper; each fits the machine anew, which is dear for many frequencies
+ROUNDS, FEWEST_ROUNDS = 30, 8  # T of the paper; each fits the machine again, which is slow for many frequencies
 STEPS = 2400  # T times S of the paper
 MANY, MOST = 512, 5000  # frequencies: from which on fewer settings and rounds are tried, and at most
-HEAT = 0.25  # of the rounds: then only the best setting goes on, until a quarter of them brought nothing
+HEAT = 0.25  # of the rounds: then only the best setting continues, until a quarter of them brought nothing
 BATCH = 256
 STEP = 0.05  # of the typical size of a frequency's entry
 LANDMARKS = 100
@@ -109,7 +109,7 @@ class Checked(NamedTuple):
 
 @dataclass(eq=False)
 class Run:
-    """Algorithm 2 with one setting: each round fits the machine anew, then takes mini-batch steps with W."""
+    """Algorithm 2 with one setting: each round fits the machine again, then takes mini-batch steps with W."""
 
     rows: Rows
     held_out: Rows | None
@@ -250,22 +250,10 @@ class SupervisedFeatures:
 
 
 def learn_supervised(
-    X: np.ndarray,
-    Y: np.ndarray,
-    task: str,
-    kernel: Kernel,
-    W0: np.ndarray,
-    *,
-    seed: int = 0,
-    loss: str = "squared",
-    gammas: tuple[float, ...] | None = None,
-    etas: tuple[float, ...] | None = None,
-    rounds: int | None = None,
-    steps: int | None = None,
-    landmarks: int | None = None,
-    decay: float | None = None,
-    refit: bool | None = None,
-) -> SupervisedFeatures:
+    X: np.ndarray, Y: np.ndarray, task: str, kernel: Kernel, W0: np.ndarray, *, seed: int = 0, loss: str = "squared",
+    gammas: tuple[float, ...] | None = None, etas: tuple[float, ...] | None = None, rounds: int | None = None,
+    steps: int | None = None, landmarks: int | None = None, decay: float | None = None, refit: bool | None = None,
+) -> SupervisedFeatures:  # fmt: skip
     """Algorithm 2 from W0 on rows in memory: X scaled, Y as numbers or as columns of classes.
 
     A quarter of the rows is held out to choose gamma, eta and the round to stop at; then, with ``refit``, all rows are

@@ -64,15 +64,9 @@ class Schedule(NamedTuple):
 
 
 def learn_fresh(
-    draw: Callable[[], Landmarks],
-    kernel: Kernel,
-    W0: np.ndarray,
-    *,
-    iterations: int | None = None,
-    steps: int | None = None,
-    decay: float = DECAY,
-    unseen: Pairs | None = None,
-) -> Learned:
+    draw: Callable[[], Landmarks], kernel: Kernel, W0: np.ndarray, *, iterations: int | None = None,
+    steps: int | None = None, decay: float = DECAY, unseen: Pairs | None = None,
+) -> Learned:  # fmt: skip
     """Frequencies and weights from W0; ``draw`` gives new landmarks each time it is called."""
     W = np.array(W0, np.float32)
     p, T = equal_weights(W).astype(np.float32), Schedule.of(len(W), iterations, steps)
@@ -166,18 +160,10 @@ class _Task:
 
 
 def learn_kernel_features(
-    X: np.ndarray,
-    kernel: Kernel,
-    W0: np.ndarray,
-    *,
-    landmarks: str = CLUSTER,
-    count: int | None = None,
-    iterations: int | None = None,
-    steps: int | None = None,
-    decay: float | None = None,
-    fresh: bool = True,
+    X: np.ndarray, kernel: Kernel, W0: np.ndarray, *, landmarks: str = CLUSTER, count: int | None = None,
+    iterations: int | None = None, steps: int | None = None, decay: float | None = None, fresh: bool = True,
     seed: int = 0,
-) -> KernelFeatures:
+) -> KernelFeatures:  # fmt: skip
     """Learn from scaled rows X. ``count`` landmarks (by default as many as frequencies, from 50 to 256) are new at
     every step if ``fresh``, and otherwise fixed, as in the paper: then centres of clusters and rows closest to them
     compete.

@@ -12,7 +12,7 @@ registers. It begins with the sums that stand in front of the first tile's group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
@@ -21,19 +21,12 @@ from numba.extending import intrinsic
 
 from streamrf.features.precision import LIMITS
 from streamrf.statistics.gram_kernels.base import PANEL
+from streamrf.support import simd
 from streamrf.support.simd import (
     I8,
     I16,
     I32,
     I64,
-    Builder,
-    Codegen,
-    Intrinsic,
-    Lowering,
-    Signature,
-    Type,
-    Typing,
-    Value,
     add_widened,
     constant,
     counted_loop,
@@ -47,6 +40,7 @@ from streamrf.support.simd import (
     splat,
 )
 
+T = simd.Type
 PAIRS, FOURS = 2, 4  # rows of a group
 VECTORS = 2
 COLUMNS = {PAIRS: 6, FOURS: 4}  # as many as leave no sum without a register
@@ -59,11 +53,11 @@ SPARE = 8  # elements at the end of a buffer, for copies that take more than the
 assert 4 * (2 * RAISED) * RAISED < 2**15
 assert GROUPS % UNROLLED == UNROLLED % 2 == 0
 
-Load = Callable[[int, int], Value]
+Load = Callable[[int, int], ir.Value]
 """The vector of one group, counted from the first of a turn, at a place among vectors or columns."""
 
 
-def _pairs(builder: Builder, sums: list[Value], row: Load, column: Load) -> list[Value]:
+def _pairs(builder: ir.IRBuilder, sums: list[ir.Value], row: Load, column: Load) -> list[ir.Value]:
     """One turn of pairs. Sums are pinned: LLVM would hold back several turns of products, and spill."""
     halves = ir.VectorType(I16, 2 * lanes())
     for group in range(UNROLLED):
@@ -76,7 +70,7 @@ def _pairs(builder: Builder, sums: list[Value], row: Load, column: Load) -> list
     return sums
 
 
-def _fours(builder: Builder, sums: list[Value], row: Load, column: Load) -> list[Value]:
+def _fours(builder: ir.IRBuilder, sums: list[ir.Value], row: Load, column: Load) -> list[ir.Value]:
     """One turn of fours, two groups at a time."""
     quarters, ones = ir.VectorType(I8, 4 * lanes()), constant(1, ir.VectorType(I16, 2 * lanes()))
     for first in range(0, UNROLLED, 2):
@@ -91,7 +85,7 @@ def _fours(builder: Builder, sums: list[Value], row: Load, column: Load) -> list
     return sums
 
 
-def _multiply(builder: Builder, per: int, a: Value, b: Value, groups: Value) -> list[Value]:
+def _multiply(builder: ir.IRBuilder, per: int, a: ir.Value, b: ir.Value, groups: ir.Value) -> list[ir.Value]:
     """The sums over all groups of ``a[group, r] . b[group, c]``, column after column; groups in whole turns."""
     width, columns, turn = lanes(), COLUMNS[per], _fours if per == FOURS else _pairs
     words = ir.VectorType(I32, width)
@@ -100,15 +94,15 @@ def _multiply(builder: Builder, per: int, a: Value, b: Value, groups: Value) -> 
     left = builder.gep(head, [ir.Constant(I64, VECTORS)])
     right = builder.inttoptr(b, I32.as_pointer())
 
-    def element(base: Value, k: Value, per_group: int, index: int, align: int) -> Value:
+    def element(base: ir.Value, k: ir.Value, per_group: int, index: int, align: int) -> ir.Value:
         position = builder.add(builder.mul(k, ir.Constant(I64, per_group)), ir.Constant(I64, index))
         return builder.load(builder.gep(base, [position]), align=align)
 
-    def one_turn(k: Value, sums: list[Value]) -> list[Value]:
-        def row(group: int, v: int) -> Value:
+    def one_turn(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+        def row(group: int, v: int) -> ir.Value:
             return element(left, k, VECTORS, group * VECTORS + v, 4 * width)
 
-        def column(group: int, c: int) -> Value:
+        def column(group: int, c: int) -> ir.Value:
             return splat(builder, element(right, k, columns, group * columns + c, 4), width)
 
         return turn(builder, sums, row, column)
@@ -116,15 +110,16 @@ def _multiply(builder: Builder, per: int, a: Value, b: Value, groups: Value) -> 
     return counted_loop(builder, groups, UNROLLED, heads * columns, one_turn)
 
 
-def _store(builder: Builder, per: int, a: Value, b: Value, groups: Value, out: Value) -> None:
+def _store(builder: ir.IRBuilder, per: int, a: ir.Value, b: ir.Value, groups: ir.Value, out: ir.Value) -> None:
     store = builder.inttoptr(out, ir.VectorType(I32, lanes()).as_pointer())
     for index, value in enumerate(_multiply(builder, per, a, b, groups)):
         builder.store(value, builder.gep(store, [ir.Constant(I64, index)]), align=4 * lanes())
 
 
 def _add(
-    builder: Builder, per: int, a: Value, b: Value, groups: Value, totals: Value, stride: Value, soon: Value
-) -> None:
+    builder: ir.IRBuilder, per: int, a: ir.Value, b: ir.Value, groups: ir.Value,
+    totals: ir.Value, stride: ir.Value, soon: ir.Value,
+) -> None:  # fmt: skip
     starts = [builder.add(totals, builder.mul(stride, ir.Constant(I64, c))) for c in range(COLUMNS[per])]
     for start in starts:
         for line in range(0, 8 * TILE, 64):
@@ -141,7 +136,7 @@ def share_of_tile(per: int) -> int:
     return 4 * GROUPS * TILE * COLUMNS[per] // PANEL
 
 
-def _function(body: Callable[..., None], per: int) -> Codegen:
+def _function(body: Callable[..., None], per: int) -> simd.Codegen:
     """In a larger function LLVM would leave some sums on the stack, at addresses that no vector is aligned to."""
     return own_function(f"streamrf_tile{body.__name__}_{per}", lambda builder, *args: body(builder, per, *args))
 
@@ -150,21 +145,19 @@ STORED, ADDED = (types.void(*[types.intp] * count) for count in (4, 6))
 
 
 @intrinsic
-def tile_of_pairs(typing: Typing, a: Type, b: Type, groups: Type, out: Type) -> Intrinsic:
+def tile_of_pairs(typing: simd.Typing, a: T, b: T, groups: T, out: T) -> simd.Intrinsic:
     """One register tile into ``out[c, r]``, for those that the diagonal or the border crosses."""
     return STORED, _function(_store, PAIRS)
 
 
 @intrinsic
-def tile_of_fours(typing: Typing, a: Type, b: Type, groups: Type, out: Type) -> Intrinsic:
+def tile_of_fours(typing: simd.Typing, a: T, b: T, groups: T, out: T) -> simd.Intrinsic:
     """The same of four rows a group."""
     return STORED, _function(_store, FOURS)
 
 
 @intrinsic
-def add_tile_of_pairs(
-    typing: Typing, a: Type, b: Type, groups: Type, totals: Type, stride: Type, soon: Type
-) -> Intrinsic:
+def add_tile_of_pairs(typing: simd.Typing, a: T, b: T, groups: T, totals: T, stride: T, soon: T) -> simd.Intrinsic:
     """One register tile, added to ``totals[c, r]`` whose columns are ``stride`` bytes apart.
 
     They are asked for first, so that they are near by the time the products are done; and so is a share of the next
@@ -174,9 +167,7 @@ def add_tile_of_pairs(
 
 
 @intrinsic
-def add_tile_of_fours(
-    typing: Typing, a: Type, b: Type, groups: Type, totals: Type, stride: Type, soon: Type
-) -> Intrinsic:
+def add_tile_of_fours(typing: simd.Typing, a: T, b: T, groups: T, totals: T, stride: T, soon: T) -> simd.Intrinsic:
     """The same of four rows a group."""
     return ADDED, _function(_add, FOURS)
 
@@ -185,13 +176,13 @@ def add_tile_of_fours(
 
 
 @intrinsic
-def _interleave(typing: Typing, first: Type, stride: Type, out: Type, feature: Type) -> Intrinsic:
+def _interleave(typing: simd.Typing, first: T, stride: T, out: T, feature: T) -> simd.Intrinsic:
     """One full tile of a group of rows, ``stride`` bytes apart: their features side by side, column by column.
 
     Any ``feature`` tells their type. (Z itself would do, and have its references counted each time, by all threads.)
     """
 
-    def codegen(context: Lowering, builder: Builder, signature: Signature, args: Sequence[Value]) -> Value:
+    def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
         per, element = (4, I8) if signature.args[3].bitwidth == 8 else (2, I16)
         line = ir.VectorType(element, TILE).as_pointer()
         address, rows = args[0], []
@@ -216,16 +207,16 @@ def whole_groups(rows: int, per: int) -> int:
 
 
 @intrinsic
-def _begin(typing: Typing, tile: Type, groups: Type) -> Intrinsic:
+def _begin(typing: simd.Typing, tile: T, groups: T) -> simd.Intrinsic:
     """Write in front of a packed tile of fours what its sums begin with: less by what RAISED on the other side adds."""
 
-    def codegen(context: Lowering, builder: Builder, signature: Signature, args: Sequence[Value]) -> Value:
+    def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
         width = lanes()
         words, quarters = ir.VectorType(I32, width), ir.VectorType(I8, 4 * width)
         head = builder.inttoptr(args[0], words.as_pointer())
         ones, wide_ones = constant(1, quarters), constant(1, ir.VectorType(I16, 2 * width))
 
-        def group(k: Value, sums: list[Value]) -> list[Value]:
+        def group(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             after = []
             for v, total in enumerate(sums):
                 position = builder.add(builder.mul(k, ir.Constant(I64, VECTORS)), ir.Constant(I64, VECTORS + v))
@@ -280,10 +271,10 @@ def pack_slices(Z: np.ndarray, j0: int, j1: int, first_tile: int, last_tile: int
 
 
 @intrinsic
-def _copy_eight(typing: Typing, source: Type, target: Type, raised: Type) -> Intrinsic:
+def _copy_eight(typing: simd.Typing, source: T, target: T, raised: T) -> simd.Intrinsic:
     """Eight int32 from one address to another, every byte raised."""
 
-    def codegen(context: Lowering, builder: Builder, signature: Signature, args: Sequence[Value]) -> Value:
+    def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
         kind = ir.VectorType(I8, 4 * SPARE)
         source, target = (builder.inttoptr(a, kind.as_pointer()) for a in args[:2])
         raised = splat(builder, builder.trunc(args[2], I8), kind.count)
