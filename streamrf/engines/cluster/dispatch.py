@@ -12,8 +12,14 @@ from streamrf.data.source import Span
 from streamrf.data.writers import TableWriter
 from streamrf.engines.cluster.groups import Group, Groups, Pace, joined
 from streamrf.engines.cluster.tasks import ColumnsOf, RowsToRead, write_rows
-from streamrf.engines.cluster.workers import TaskCancelled, TaskFuture, WorkerInfo, Workers
-from streamrf.support.errors import BudgetError, ClusterError, MissingDependencyError
+from streamrf.engines.cluster.workers import TaskCancelled, TaskFuture, WorkerInfo, Workers, explain
+from streamrf.support.errors import (
+    BudgetError,
+    ClusterError,
+    DataError,
+    StorageError,
+    StreamRFError,
+)
 from streamrf.support.units import format_bytes, format_seconds
 
 TICK = 0.1  # seconds that one step waits for a task to finish
@@ -74,13 +80,25 @@ class Dispatcher(ABC):
         self.workers, self.groups, self.limits, self.pace = workers, groups, limits, Pace(limits.seconds)
         self.running: dict[str, Task] = {}  # by worker
         self.paused: list[str] = []  # workers that take nothing new
+        self.stopping = False  # nothing new starts: a watcher wants it so, or rows cannot be read
+        self.failure: Exception | None = None
         self._rows = rows
-        self._rows_submitted = 0  # in groups that are under way
-        self._rate = 0.0  # rows a second of all workers
+        self._rate, self._rows_left = 0.0, 0  # rows a second of all workers, and rows that are not done
         self._last_worker = workers.now()
         self._stalled: dict[int, tuple[int, float]] = {}  # of tasks on paused workers: rows done, and since when
 
-    def step(self) -> None:
+    def advance(self) -> None:
+        """One step. Rows that cannot be read end the run, but only once the other workers have nothing under way."""
+        try:
+            self._step()
+        except (DataError, StorageError) as error:
+            self.failure, self.stopping = self.failure or error, True
+        except StreamRFError as error:  # nobody is left to wait for
+            if self.failure is None:
+                raise
+            raise self.failure from error
+
+    def _step(self) -> None:
         """See which workers there are, give a task to each free one, and take what is finished."""
         self.workers.refresh()
         self._check_workers()
@@ -91,11 +109,10 @@ class Dispatcher(ABC):
         self.handle_losses()
         ready = [worker for worker in self.workers.alive.values() if not worker.paused]
         self._rate = self.pace.total(worker.address for worker in ready)
+        self._rows_left = self.groups.rows + sum(task.rows for task in self.running.values())
         for worker in ready:
-            given = None if worker.address in self.running else self.next_task(worker)
-            if given is not None:
+            if worker.address not in self.running and (given := self.next_task(worker)):
                 self.running[worker.address] = given
-                self._rows_submitted += given.rows
         self._finish_all(self.workers.finished(TICK))
 
     @abstractmethod
@@ -117,8 +134,8 @@ class Dispatcher(ABC):
 
     def take_group(self, worker: WorkerInfo) -> tuple[Group, RowsToRead]:
         """The next group for this worker, and what it must read."""
-        least, left = LEAST_SECONDS * len(self.workers.alive), self.groups.rows + self._rows_submitted
-        group = self.groups.take(self.pace.rows(worker.address, self._rate, left, least))
+        least = LEAST_SECONDS * len(self.workers.alive)
+        group = self.groups.take(self.pace.rows(worker.address, self._rate, self._rows_left, least))
         spans = tuple((span.start, span.stop) for span in joined(group.spans, self.limits.fits))
         return group, replace(self._rows, spans=spans)
 
@@ -156,7 +173,7 @@ class Dispatcher(ABC):
             self._lose(task)
         elif failure is not None:
             self.cancel(task)
-            raise explain(failure, task)
+            raise explain(failure, task.home)
         else:
             self._remove(task)
             if task.group is not None:
@@ -165,7 +182,6 @@ class Dispatcher(ABC):
 
     def _remove(self, task: Task) -> None:
         del self.running[task.home]
-        self._rows_submitted -= task.rows
         self.workers.progress.pop(task.future.number, None)
 
     def _lose(self, task: Task) -> None:
@@ -175,8 +191,9 @@ class Dispatcher(ABC):
             return
         task.group.losses += 1
         if task.group.losses >= MAX_LOSSES:
+            first, last = task.group.spans[0].start, task.group.spans[-1].stop - 1
             raise ClusterError(
-                f"{task.group.losses} workers were lost, one after the other, over rows {task.group.describe()}:"
+                f"{task.group.losses} workers were lost, one after the other, over rows {first:,} to {last:,}:"
                 f" most likely each ran out of memory ({self._memory_limit()}); give the workers more memory, use fewer"
                 " workers on a machine, or lower --D"
             )
@@ -225,12 +242,15 @@ class Writing(Dispatcher):
         self.done = 0
 
     def run(self, watch: Callable[[int], None]) -> None:
-        while self.groups or self.running:
-            self.step()
+        """A part that a worker writes after a failed run has removed its output would stay: wait for the last one."""
+        while self.running or (self.groups and not self.stopping):
+            self.advance()
             watch(self.done + self.rows_in_progress())
+        if self.failure:
+            raise self.failure
 
     def next_task(self, worker: WorkerInfo) -> Task | None:
-        if not self.groups:
+        if not self.groups or self.stopping:
             return None
         group, rows = self.take_group(worker)
         sink = self.parts.spec()
@@ -241,14 +261,3 @@ class Writing(Dispatcher):
         assert task.group is not None
         self.parts.wrote(task.group.spans)
         self.done += task.group.rows
-
-
-def explain(failure: BaseException, task: Task) -> BaseException:
-    """What an error on a worker means for the run; errors of ours say it themselves."""
-    if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
-        return MissingDependencyError(
-            f"worker {task.home} has no streamrf: install the same version there (pip install streamrf)"
-        )
-    if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
-        return BudgetError(f"worker {task.home} ran out of memory ({failure}): give it more, or lower --D")
-    return failure

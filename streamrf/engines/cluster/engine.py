@@ -20,7 +20,7 @@ from streamrf.engines.cluster.dispatch import PATIENCE, Limits, Writing
 from streamrf.engines.cluster.groups import Groups, units_of
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.tasks import ColumnsOf, RowsToRead
-from streamrf.engines.cluster.workers import WorkerInfo, Workers, address_of
+from streamrf.engines.cluster.workers import WorkerInfo, Workers
 from streamrf.engines.local import remaining_spans
 from streamrf.statistics.base import S
 from streamrf.support.errors import ClusterError, InputError
@@ -98,7 +98,7 @@ class ClusterEngine(Engine):
         memory = f", {format_bytes(min(limits))} each" if limits else ""
         link = f"; dashboard at {self.client.dashboard_link}" if self.client.dashboard_link else ""
         threads = sum(worker.threads for worker in workers)
-        return f"cluster at {address_of(self.client)}: {len(workers)} workers, {threads} threads{memory}{link}"
+        return f"cluster at {self.client.scheduler.address}: {len(workers)} workers, {threads} threads{memory}{link}"
 
 
 @dataclass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from streamrf.data.source import Span
 from streamrf.engines.base import Order
@@ -19,13 +20,10 @@ class Group:
 
     spans: tuple[Span, ...]
     losses: int = 0
-    rows: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.rows = _rows(self.spans)
-
-    def describe(self) -> str:
-        return f"{self.spans[0].start:,} to {self.spans[-1].stop - 1:,}"
+    @cached_property
+    def rows(self) -> int:
+        return _rows(self.spans)
 
 
 class Groups:

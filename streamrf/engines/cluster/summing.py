@@ -19,7 +19,6 @@ from streamrf.engines.cluster.groups import Groups, row_set
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
 from streamrf.engines.cluster.workers import Sums, TaskFuture, WorkerInfo, Workers
 from streamrf.statistics.base import S
-from streamrf.support.errors import DataError, StorageError, StreamRFError
 
 MAX_FETCHES = 3  # times that one result is asked for
 
@@ -59,8 +58,6 @@ class Summing(Dispatcher, Generic[S]):
         self.job = job
         self.statistic = workers.share(job.statistic)
         self.held = PartialSums()
-        self.stopping = False  # nothing new starts: a watcher wants it so, or rows cannot be read
-        self.failure: Exception | None = None
         self.epoch = 0
         self.fetching: tuple[PartialSum, TaskFuture] | None = None
         self._failed_fetches = 0
@@ -77,13 +74,8 @@ class Summing(Dispatcher, Generic[S]):
         return bool(self.running or self.held or self.fetching)
 
     def advance(self) -> None:
-        """One step. Rows that cannot be read end the pass, once what was summed beside them is here and can be kept."""
-        try:
-            self.step()
-        except (DataError, StorageError) as error:
-            self.failure, self.stopping = self.failure or error, True
-        except StreamRFError as error:  # nobody is left to bring the sums
-            raise self.failure or error from error
+        """Also where rows cannot be read, what is summed already is brought here first: it can be kept then."""
+        super().advance()
         if self.stopping:
             for task in [task for task in self.running.values() if task.group]:
                 self.cancel(task)
@@ -109,10 +101,9 @@ class Summing(Dispatcher, Generic[S]):
         own = self._called(self.held.of(home)) or [part for p in self.paused for part in self._called(self.held.of(p))]
         if not own:
             return None
-        first = own[0]
-        others = (part for part in self.held if part is not first and self._is_called_for(part.epoch))
+        others = (part for part in self.held if part is not own[0] and self._is_called_for(part.epoch))
         second = own[1] if len(own) > 1 else next(others, None)
-        return (first, second) if second else None
+        return (own[0], second) if second else None
 
     def _called(self, parts: Iterable[PartialSum]) -> list[PartialSum]:
         return [part for part in parts if self._is_called_for(part.epoch)]

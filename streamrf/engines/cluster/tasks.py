@@ -10,7 +10,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -83,12 +82,10 @@ def _copied(statistic: Statistic[S], sums: Sums) -> S:
     return statistic.load({name: np.array(array) for name, array in sums["arrays"].items()})
 
 
-@contextmanager
-def _threads() -> Iterator[Threads]:
+def _threads() -> Threads:
     """As many threads as this worker was given, in a process that is as sparing with memory as a local run."""
     _limit_heaps_once()
-    with Threads(get_worker().state.nthreads) as threads:
-        yield threads
+    return Threads(get_worker().state.nthreads)
 
 
 def _read(rows: RowsToRead, report: ReportTo, most: int = PIECE) -> Iterator[tuple[Block, int]]:

@@ -11,7 +11,7 @@ import itertools
 import queue
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future as ThreadFuture
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ from typing import Any, TypedDict
 
 import numpy as np
 from distributed import Client, Future
+from distributed.comm import CommClosedError
 
-from streamrf.support.errors import ClusterError, InputError, StreamRFError
+from streamrf.support.errors import BudgetError, ClusterError, InputError, MissingDependencyError, StreamRFError
 
 REFRESH_EVERY = 0.5  # seconds between two looks at the list of workers, and more where there are many
 
@@ -38,8 +39,6 @@ class Sums(TypedDict):
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """One worker."""
-
     address: str
     threads: int
     memory: int | None  # its limit, where it has one
@@ -167,7 +166,7 @@ class Workers:
     def fetch(self, future: TaskFuture) -> TaskFuture:
         """Bring a result here, straight from its worker where that can be reached; nothing waits for it meanwhile."""
         gathered = self.client.gather(future.future, direct=True, asynchronous=True)
-        fetching = asyncio.run_coroutine_threadsafe(_result(gathered), self.client.loop.asyncio_loop)
+        fetching = asyncio.run_coroutine_threadsafe(gathered, self.client.loop.asyncio_loop)
         return self._expect(TaskFuture(next(self._numbers), future.home, fetching))
 
     def _expect(self, future: TaskFuture) -> TaskFuture:
@@ -201,24 +200,29 @@ class Workers:
     def locate(self, futures: Iterable[TaskFuture]) -> dict[int, str]:
         """Which worker holds each result now, by number: a worker that retires gives its results to others."""
         by_key = {future.key: future.number for future in futures}
-        held = self.client.who_has(list(by_key)) if by_key else {}
+        try:
+            held = self.client.who_has(list(by_key)) if by_key else {}
+        except CommClosedError as error:  # before the client itself has noticed
+            raise scheduler_gone(self.client) from error
         return {by_key[key]: homes[0] for key, homes in held.items() if homes and homes[0] in self.alive}
 
 
-def address_of(client: Client) -> str:
-    return client.scheduler.address if client.scheduler else "an unknown address"
+def explain(failure: BaseException, home: str) -> BaseException:
+    """What an error on a worker means for the run; errors of ours say it themselves."""
+    if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
+        return MissingDependencyError(f"worker {home} has no streamrf: install the same version there")
+    if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
+        return BudgetError(f"worker {home} ran out of memory ({failure}): give it more, or lower --D")
+    return failure
 
 
 def scheduler_gone(client: Client) -> ClusterError:
+    address = client.scheduler.address if client.scheduler else "an unknown address"
     return ClusterError(
-        f"the scheduler at {address_of(client)} does not answer any more: start it and its workers again, then run the"
+        f"the scheduler at {address} does not answer any more: start it and its workers again, then run the"
         " same command to resume from the last checkpoint"
     )
 
 
 def _same(value: object) -> object:
     return value
-
-
-async def _result(awaitable: Awaitable[Sums]) -> Sums:
-    return await awaitable
