@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,12 +79,13 @@ class CountsState(State):
 
 @dataclass
 class Counts(Statistic[CountsState]):
-    """How often each row was counted: once is right. It can be slow, hungry, and leave a trace of what happened."""
+    """How often each row was counted: once is right. It can be slow, hungry, held, and leave traces."""
 
     rows: int
     seconds: float = 0.0  # for every thousand rows
     hunger: int = 0  # bytes kept for each block
     trace: str | None = None  # a folder
+    hold: str | None = None  # a file that an update waits for, once it has eaten
 
     def zero(self) -> CountsState:
         return CountsState(np.zeros(self.rows, np.int64))
@@ -96,6 +97,8 @@ class Counts(Statistic[CountsState]):
         self.note(f"update {os.getpid()} {threads.count} {len(block)}")
         if self.hunger:
             _eaten.append(np.ones(self.hunger, np.uint8))
+        if self.hold:
+            wait_until(Path(self.hold).exists)
         with _alone:
             time.sleep(self.seconds * len(block) / 1000)
             state.counts[block.index] += 1
@@ -108,6 +111,14 @@ class Counts(Statistic[CountsState]):
         if self.trace:
             with open(Path(self.trace) / f"{os.getpid()}.txt", "a") as file:
                 file.write(text + "\n")
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for what must come, however busy the machine is."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
 
 
 _eaten: list[np.ndarray] = []

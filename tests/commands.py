@@ -58,10 +58,12 @@ def done(*args: object) -> Answer:
     return answer
 
 
-def start(*args: object, stderr: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+def start(
+    *args: object, module: str = "streamrf", stderr: int = subprocess.PIPE, **environment: str
+) -> subprocess.Popen[str]:
     """Start a command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "streamrf", *map(str, args)],
+        [sys.executable, "-m", module, *map(str, args)],
         stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=PROJECT, env={**os.environ, **environment},
     )  # fmt: skip
 

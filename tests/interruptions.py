@@ -1,9 +1,19 @@
-"""Reporters that press Ctrl-C, so that a run is stopped where a test wants it to be."""
+"""Runs that are stopped where a test wants them to be: reporters that press Ctrl-C, and commands that wait or die.
+
+As a program (``python -m tests.interruptions``), a command of streamrf in a process of its own:
+
+- ``held FOLDER ARGS``: after its first save it makes FOLDER/held and waits for FOLDER/go;
+- ``killed PLACE COUNT ARGS``: it dies, as by kill -9, when it touches a file below PLACE for the COUNT-th time.
+"""
 
 import os
 import signal
+import sys
+import time
+from pathlib import Path
 
 from streamrf.support.progress import Reporter
+from streamrf.support.storage.checkpoint import Checkpoint
 
 
 class Stops(Reporter):
@@ -27,3 +37,45 @@ class Impatient(Reporter):
     def advanced(self, done, checkpoint_age):
         if done == self.rows:
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def hold_after_a_save(folder):
+    save = Checkpoint.save
+
+    def save_and_wait(*args):
+        save(*args)
+        Checkpoint.save = save
+        (folder / "held").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.005)
+
+    Checkpoint.save = save_and_wait
+
+
+def die_at(place, count):
+    left = count
+
+    def audit(event, args):
+        nonlocal left
+        if event in ("open", "os.rename", "os.remove", "os.listdir") and any(place in str(arg) for arg in args[:2]):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(audit)
+
+
+def main():
+    from streamrf.cli import main as command
+
+    kind, where, *args = sys.argv[1:]
+    if kind == "held":
+        hold_after_a_save(Path(where))
+    else:
+        die_at(where, int(args.pop(0)))
+    sys.argv = ["streamrf", *args]
+    command()
+
+
+if __name__ == "__main__":
+    main()

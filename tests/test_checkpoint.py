@@ -241,18 +241,19 @@ while True:
     number += 1
     arrays = {"total": np.full(100, number), "y": np.array(float(number))}
     checkpoint.save(identity, RowSet([(0, number)]), arrays, {"number": number})
+    print("saved", flush=True)
 """
 
 
 def test_kill_9_at_any_moment_leaves_a_whole_state(tmp_path):
     place, reached = tmp_path / "checkpoint", 0
     moments = random.Random(20240607)
-    for attempt in range(40):
-        if attempt >= 10 and reached:
-            break  # a busy machine may need more attempts to save anything at all
+    for attempt in range(10):
         run = subprocess.Popen([sys.executable, "-c", SAVE_FOR_EVER, place], stdout=subprocess.PIPE)
         assert run.stdout.readline() == b"ready\n"
-        time.sleep(moments.uniform(0.0, 0.08 if attempt < 10 else 2.0))
+        if attempt == 0:  # at least one save, however busy the machine is
+            assert run.stdout.readline() == b"saved\n"
+        time.sleep(moments.uniform(0.0, 0.08))
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
         run.stdout.close()

@@ -668,12 +668,18 @@ def long_command(root, name, *more):
     ]  # fmt: skip
 
 
-def wait_for(condition, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
+def stop_after_a_save(command, folder, **how):
+    """Start a command, let it wait after its first save, press Ctrl-C, and let it go on."""
+    folder.mkdir()
+    process = start("held", folder, *command, module="tests.interruptions", **how)
+    deadline = time.monotonic() + 240
+    while not (folder / "held").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    (folder / "go").touch()
+    return process
 
 
 def test_bits_do_not_depend_on_threads_or_mkl(long_road):
@@ -682,13 +688,11 @@ def test_bits_do_not_depend_on_threads_or_mkl(long_road):
     assert other.json["statistics_digest"] == digest
 
 
-def test_ctrl_c_keeps_what_is_done(long_road):
+def test_ctrl_c_keeps_what_is_done(long_road, tmp_path):
     root, digest = long_road
     command = long_command(root, "stopped")
-    process = start(*command)
     kept = root / "stopped.model.checkpoint"
-    wait_for(lambda: list(kept.glob("*.json")), process)
-    process.send_signal(signal.SIGINT)
+    process = stop_after_a_save(command, tmp_path / "held")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     first, second = err.splitlines()
@@ -706,14 +710,12 @@ def test_ctrl_c_keeps_what_is_done(long_road):
     assert not kept.exists()
 
 
-def test_a_terminal_is_left_as_it_was(long_road):
+def test_a_terminal_is_left_as_it_was(long_road, tmp_path):
     root, _ = long_road
     ours, theirs = os.openpty()
     command = [word for word in long_command(root, "watched") if word != "--json"]
-    process = start(*command, stderr=theirs, TERM="xterm", COLUMNS="120")
+    process = stop_after_a_save(command, tmp_path / "held", stderr=theirs, TERM="xterm", COLUMNS="120")
     os.close(theirs)
-    wait_for(lambda: list((root / "watched.model.checkpoint").glob("*.json")), process)
-    process.send_signal(signal.SIGINT)
     seen = read_to_end(ours)
     assert process.wait(timeout=60) == 130
     assert "rows/s" in seen
@@ -738,14 +740,12 @@ def read_to_end(terminal):
 def test_kill_9_at_any_moment(long_road):
     root, digest = long_road
     command = long_command(root, "killed")
-    process = start(*command)
     kept = root / "killed.model.checkpoint"
-    saves = random.randint(1, 6)
-    wait_for(lambda: any(int(save.name[5:13]) >= saves for save in kept.glob("save-*")), process)
-    time.sleep(random.uniform(0, 0.05))
-    process.kill()
+    moment = random.randint(10, 60)
+    process = start("killed", kept, moment, *command, module="tests.interruptions")
     process.communicate()
+    assert process.returncode == -signal.SIGKILL, moment
     again = run_alone(*command).json
-    assert (again["statistics_digest"], again["rows"]) == (digest, SLOW_ROWS)
+    assert (again["statistics_digest"], again["rows"]) == (digest, SLOW_ROWS), moment
     assert not kept.exists()
     assert not [name for name in everything_in(root) if "streamrf-" in name]

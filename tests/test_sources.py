@@ -392,6 +392,7 @@ watcher.start()
 block = source.read(source.chunks()[-1])
 reading = False
 watcher.join()
+most = max(most, process.memory_info().rss)  # with the block, also where the watcher had no turn
 print(most - before, source.read_bytes(source.chunks()[-1]), source.block_bytes(source.chunks()[-1]))
 """
 
