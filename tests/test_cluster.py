@@ -146,7 +146,7 @@ class TestWorkers:
         workers = {pid for what, pid, *_ in lines if what == "update"}
         assert len(workers) == 2
         assert set(arrivals) == workers
-        # one worker has it from us and hands it on as a copy of its own: it may be unpacked there once more
+        # one worker has it from us and passes it on as a copy of its own: it may be unpacked there once more
         assert len(arrivals) <= len(workers) + 1
 
     def test_a_task_has_all_threads_and_the_worker_to_itself(self, data: str, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ class TestOutputs:
         source.fingerprint()
 
         def refuse(*_: Any) -> None:
-            raise AssertionError("the driver has rows in its hands")
+            raise AssertionError("the driver has rows")
 
         monkeypatch.setattr(type(source), "read", refuse)
         monkeypatch.setattr(zarr.Array, "__setitem__", refuse)

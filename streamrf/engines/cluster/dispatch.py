@@ -151,7 +151,7 @@ class Dispatcher(ABC):
             self.groups.put_back(task.group)
 
     def _finish_all(self, futures: Iterable[TaskFuture]) -> None:
-        """See to every one of them, also after one that failed: a pass that goes on after that must not miss any."""
+        """See to every one of them, also after one that failed: a run that continues after that must not miss any."""
         failures = []
         for future in futures:
             try:

@@ -94,8 +94,8 @@ class ClusterEngine(Engine):
     def describe(self) -> str:
         """One line about the cluster, with the address of its dashboard."""
         workers = self.workers()
-        limits = [worker.memory for worker in workers if worker.memory]
-        memory = f", {format_bytes(min(limits))} each" if limits else ""
+        limit = min((worker.memory for worker in workers if worker.memory), default=0)
+        memory = f", {format_bytes(limit)} each" if limit else ""
         link = f"; dashboard at {self.client.dashboard_link}" if self.client.dashboard_link else ""
         threads = sum(worker.threads for worker in workers)
         return f"cluster at {self.client.scheduler.address}: {len(workers)} workers, {threads} threads{memory}{link}"
@@ -166,7 +166,7 @@ def _local_cluster(address: Address) -> LocalCluster:
 
 
 class IgnoreCtrlC(WorkerPlugin):
-    """Ctrl-C in a terminal reaches every process started from it. The run stops in good order, so workers go on."""
+    """Ctrl-C in a terminal reaches every process started from it. The run stops in good order, so workers ignore it."""
 
     def setup(self, worker: Worker) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
