@@ -86,6 +86,8 @@ class TaskFuture:
 class Workers:
     """A client of a running cluster, and every task of one pass."""
 
+    now = staticmethod(time.monotonic)  # the clock of the run
+
     def __init__(self, client: Client) -> None:
         if client.asynchronous:
             raise InputError("an asynchronous Client cannot be used here: make it without asynchronous=True")
@@ -123,10 +125,6 @@ class Workers:
         _, report = event
         if report["run"] == self._run:
             self.progress[report["task"]] = report["rows"]
-
-    def now(self) -> float:
-        """Seconds on the clock of the run."""
-        return time.monotonic()
 
     def refresh(self) -> None:
         """Ask the scheduler now and then which workers there are."""
