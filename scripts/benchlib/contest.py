@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
 from benchlib import ours
 from benchlib.context import Context
 from benchlib.environment import find, versions
@@ -22,13 +20,12 @@ Tables = tuple[Path, Path]
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer: what the page calls it, the package it needs, its searches and what it is set to beyond them."""
+    """A peer: what the page calls it, the package it needs, and its searches."""
 
     name: str
     title: str
     package: str
     searches: tuple[str, ...] = ()
-    rounds: bool = False
 
 
 PEERS = {
@@ -42,9 +39,9 @@ PEERS = {
         Peer("rbfsampler-sgd", "`RBFSampler` + `SGD.partial_fit`", "scikit-learn", ("tune-fourier", "tune-sgd")),
         Peer("dask-ml-incremental", "dask-ml `Incremental(SGD)`", "dask-ml", ("tune-fourier", "tune-sgd")),
         Peer("nystroem-ridge", "`Nystroem` + `Ridge`", "scikit-learn", ("tune-fourier", "tune-nystroem")),
-        Peer("lightgbm", "LightGBM", "lightgbm", ("tune-lightgbm",), rounds=True),
-        Peer("xgboost", "XGBoost", "xgboost", ("tune-xgboost",), rounds=True),
-        Peer("xgboost-external", "XGBoost, external memory", "xgboost", ("tune-xgboost",), rounds=True),
+        Peer("lightgbm", "LightGBM", "lightgbm", ("tune-lightgbm",)),
+        Peer("xgboost", "XGBoost", "xgboost", ("tune-xgboost",)),
+        Peer("xgboost-external", "XGBoost, external memory", "xgboost", ("tune-xgboost",)),
         Peer("exact", "exact kernel machine", "scikit-learn", ("tune-exact",)),
     )
 }
@@ -70,20 +67,26 @@ class Task:
     limit: int | None = None
     epochs: int = 5
     rounds: int = 500
-    more: tuple[tuple[str, Any], ...] = ()
+    more: tuple[tuple[str, Any], ...] = ()  # settings of the peer, instead of what its searches found
+    search: bool = True
     options: tuple[object, ...] = ()  # of streamrf
 
 
 def ready(context: Context, each: DataSet) -> bool:
     """Whether a data set is wanted and there. What there is to compile is compiled before any clock runs."""
-    if not context.wants(each.name):
-        return False
-    if not (context.quick or each.there):
-        click.echo(f"{each.name}: {each.file} is not there: skipped")
+    if not (context.wants(each.name) and is_there(context, each)):
         return False
     if not context.quick:
         ours.warm_up(context, each.tables(context.work, quick=True))
     return True
+
+
+def is_there(context: Context, each: DataSet) -> bool:
+    """Whether its file is; toy sizes need none."""
+    if context.quick or each.there:
+        return True
+    context.say(f"{each.name}: {each.file} is not there: skipped")
+    return False
 
 
 def compete(context: Context, results: Results, task: Task, name: str, label: str | None = None) -> Cell:
@@ -112,7 +115,7 @@ def _searched(context: Context, results: Results, task: Task, name: str, python:
     settings: dict[str, Any] = {"D": task.D, "epochs": task.epochs, "rounds": task.rounds}
     settings |= {"toy": True} if context.quick else {}
     seconds = 0.0
-    for step in PEERS[name].searches:
+    for step in PEERS[name].searches if task.search else ():
         measure = partial(_search, context, task, step, python, dict(settings))
         found = results.cell(f"{task.name}/{step}", measure)
         if found.get("ok") is False:
@@ -156,4 +159,5 @@ def _peer(
         return {**ours.failure(ended), "settings": settings}
     found = ended.json()
     peak = max(ended.peak, found.pop("peak"))
-    return rounded({"ok": True, **found, "search": search, "wall": ended.seconds, "peak": peak, "settings": settings})
+    return rounded({"ok": True, **found, "search": search, "wall": ended.seconds, "cpu": ended.cpu,
+                    "peak": peak, "settings": settings})  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchlib import ours
 from benchlib.contest import Task, compete
 from benchlib.context import Context
+from benchlib.results import Results
 from benchlib.tables import generated
 
 ROWS, INPUTS, LIMIT = 20_000_000, 20, 1_500_000_000
@@ -29,7 +30,7 @@ def task_of(context: Context) -> Task:
     )  # fmt: skip
 
 
-def run(context: Context) -> None:
+def run(context: Context) -> Results:
     results = context.open("memory")
     task = task_of(context)
     results.cell("larger/table", lambda: describe(task))
@@ -38,7 +39,7 @@ def run(context: Context) -> None:
     for name in ENTRANTS:
         if context.wants(name):
             compete(context, results, task, name)
-    results.write()
+    return results
 
 
 def generated_small(context: Context) -> tuple:

@@ -7,19 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import zarr
 from scipy.linalg import blas
 
 from benchlib import peak
 from benchlib.context import Context
-from benchlib.results import Cell, rounded
+from benchlib.parts import fourier
+from benchlib.results import Cell, Results, rounded
 from benchlib.tables import CHUNK, generated
 from streamrf.clocks import in_turn
+from streamrf.kernels import make_kernel
+from streamrf.maps.frequencies import draw
+from streamrf.products import LIMITS, PRODUCT_ROWS, Layout, choose_product, proven_products
+from streamrf.sources import open_source
+from streamrf.threads import Threads
 
 MINUTES = "about 4 minutes"
 INPUTS = 54
 
 
-def run(context: Context) -> None:
+def run(context: Context) -> Results:
     results = context.open("limits")
     sizes = (256,) if context.quick else (1000, 2000, 5000, 10_000)
     results.cell("peak", lambda: machine_peak(context))
@@ -29,9 +38,12 @@ def run(context: Context) -> None:
     for D in sizes[:3]:
         if context.wants("map"):
             results.cell(f"map/{D}", lambda D=D: map_rates(context, D))
+    for d in (64,) if context.quick else (256, 512, 784, 1024, 1025, 2048, 4096):
+        if context.wants("projection"):
+            results.cell(f"projection/{d}", lambda d=d: projection_rates(d, 128 if context.quick else 4096))
     if context.wants("reading"):
         results.cell("reading", lambda: reading_rates(context))
-    results.write()
+    return results
 
 
 def machine_peak(context: Context) -> Cell:
@@ -42,9 +54,6 @@ def machine_peak(context: Context) -> Cell:
 
 def gram_rates(context: Context, D: int) -> Cell:
     """Billions of operations a second of the full product 2 n D^2: BLAS in floats, ours in integers."""
-    from streamrf.products import LIMITS, PRODUCT_ROWS, Layout, proven_products
-    from streamrf.threads import Threads
-
     rows = 512 if context.quick else PRODUCT_ROWS
     rng, layout = np.random.default_rng(0), Layout(D)
     Z = rng.standard_normal((rows, D), dtype=np.float32)
@@ -71,17 +80,10 @@ def gram_rates(context: Context, D: int) -> Cell:
 
 def map_rates(context: Context, D: int) -> Cell:
     """Features a second: our map to integers beside sgemm and a cosine of numpy."""
-    from streamrf.kernels import make_kernel
-    from streamrf.maps.build import build_fourier
-    from streamrf.precision import make_precision
-    from streamrf.products import choose_product
-    from streamrf.threads import Threads
-
     rows = 512 if context.quick else 16_384
     X = np.random.default_rng(0).standard_normal((rows, INPUTS), dtype=np.float32)
     W, b = np.random.default_rng(1).standard_normal((INPUTS, D), dtype=np.float32) / 7, np.zeros(D, np.float32)
-    kernel = make_kernel("gaussian", length_scale=7.0)
-    features = build_fourier("mc", kernel, D, INPUTS, form="phase", precision=make_precision("8"), seed=0)
+    features = fourier(D, INPUTS)
     with Threads(context.threads) as threads:
         Z = np.empty((rows, D), np.float32)
 
@@ -100,13 +102,20 @@ def map_rates(context: Context, D: int) -> Cell:
     return rounded({"rows": rows, "D": D, "features": {k: rows * D / s for k, s in seconds.items()}})
 
 
+def projection_rates(d: int, count: int, rows: int = 512) -> Cell:
+    """Microseconds a row of the projection on one thread: a dense float32 product beside structured kinds."""
+    rng, out, kernel = np.random.default_rng(0), np.empty((rows, count), np.float32), make_kernel("gaussian")
+    X, W = rng.standard_normal((rows, d), np.float32), rng.standard_normal((d, count), np.float32)
+    factors = {kind: draw(kind, kernel, count, d, 0).factors for kind in ("fastfood", "sorf")}
+    works = {"dense": lambda: np.matmul(X, W, out=out)}
+    works |= {kind: lambda each=each: each.project(X, out) for kind, each in factors.items()}
+    with Threads(1):
+        seconds = in_turn(works, 5)
+    return rounded({"d": d, "count": count, "microseconds": {k: 1e6 * s / rows for k, s in seconds.items()}})
+
+
 def reading_rates(context: Context) -> Cell:
     """Bytes a second of our sources beside bare loops of zarr and pyarrow over the same files."""
-    import pyarrow.parquet as parquet
-    import zarr
-
-    from streamrf.sources import open_source
-
     rows = 5000 if context.quick else 1_000_000
     table = generated(context.work / "tables" / f"read-{rows}" / "train.zarr", rows, INPUTS)
     columns = as_parquet(table)
@@ -132,9 +141,6 @@ def reading_rates(context: Context) -> Cell:
 
 
 def as_parquet(table: Path) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-    import zarr
 
     path = table.with_suffix(".parquet")
     if not path.exists():

@@ -21,6 +21,7 @@ class Results:
     path: Path
     again: bool = False
     say: Callable[[str], None] = print
+    suffix: str = ""  # of the names of cells
     cells: dict[str, Cell] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=describe)
     done: set[str] = field(default_factory=set)
@@ -31,6 +32,7 @@ class Results:
 
     def cell(self, name: str, measure: Callable[[], Cell]) -> Cell:
         """The cell of that name: as it is there, or measured now and written."""
+        name += self.suffix
         if name in self.cells and (not self.again or name in self.done):
             self.say(f"{name}: is there")
             return self.cells[name]
@@ -41,11 +43,13 @@ class Results:
         self.say(f"{name}: {summary(self.cells[name])} ({time.perf_counter() - start:.0f} s)")
         return self.cells[name]
 
+    def document(self) -> dict[str, Any]:
+        return {"machine": self.machine, "cells": dict(sorted(self.cells.items()))}
+
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"machine": self.machine, "cells": dict(sorted(self.cells.items()))}, indent=1)
         beside = self.path.with_suffix(".part")
-        beside.write_text(text + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
         beside.replace(self.path)
 
 
@@ -68,3 +72,8 @@ def summary(cell: Cell) -> str:
         return f"failed, {cell['why']}"
     short = {key: value for key, value in cell.items() if isinstance(value, int | float | str)}
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in short.items() if k != "ok")
+
+
+def judged(text: str, reached: bool) -> str:
+    """What was asked for, and whether it was reached."""
+    return f"{'yes' if reached else 'NO '}  {text}"

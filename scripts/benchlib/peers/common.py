@@ -100,7 +100,10 @@ def decide(scores: np.ndarray, classes: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Nothing, zero mean and unit variance, or that of a signed logarithm. 0/1 columns are left as they are."""
+    """Nothing, zero mean and unit variance, or that of a signed logarithm. 0/1 columns are left as they are.
+
+    ``every`` is zero mean and unit variance of 0/1 columns too.
+    """
 
     kind: str
     mean: np.ndarray
@@ -110,8 +113,8 @@ class Scaling:
     def fit(cls, kind: str, X: np.ndarray) -> Scaling:
         V = bent(X) if kind == "log" else X
         spread = V.std(axis=0)
-        binary = ((X == 0) | (X == 1)).all(axis=0) | (spread == 0) | (kind == "none")
-        mean, factor = np.where(binary, 0, V.mean(axis=0)), np.where(binary, 1, 1 / np.where(spread > 0, spread, 1))
+        left = (((X == 0) | (X == 1)).all(axis=0) & (kind != "every")) | (spread == 0) | (kind == "none")
+        mean, factor = np.where(left, 0, V.mean(axis=0)), np.where(left, 1, 1 / np.where(spread > 0, spread, 1))
         return cls(kind, mean.astype(np.float32), factor.astype(np.float32))
 
     def __call__(self, X: np.ndarray) -> np.ndarray:

@@ -56,21 +56,22 @@ def lightgbm_parameters(job: Job) -> dict[str, Any]:
 
 
 def lightgbm(job: Job) -> float:
-    """In memory, or with ``stream`` through its interface for data that is not."""
+    """In memory, or with ``stream`` through its interface for data that is not; ``all_rows`` stops at no hold-out."""
     import lightgbm as lgb
 
-    start, cut = time.perf_counter(), split(job.rows)
+    start, cut = time.perf_counter(), job.rows if job.settings.get("all_rows") else split(job.rows)
     if job.settings.get("stream"):
-        train = lgb.Dataset(rows_of(job, 0, cut), job.y[:cut], params={"max_bin": 255}, free_raw_data=True)
-        held = lgb.Dataset(rows_of(job, cut, job.rows), job.y[cut:], reference=train)
+        parts = [rows_of(job, 0, cut), rows_of(job, cut, job.rows)]
+        y, given = job.y[:], {"params": {"max_bin": 255}, "free_raw_data": True}
     else:
-        X, y = job.whole()
-        train = lgb.Dataset(X[:cut], y[:cut])
-        held = lgb.Dataset(X[cut:], y[cut:], reference=train)
+        (X, y), given = job.whole(), {}
+        parts = [X[:cut], X[cut:]]
+    train = lgb.Dataset(parts[0], y[:cut], **given)
+    held = [lgb.Dataset(parts[1], y[cut:], reference=train)] if cut < job.rows else []
     clock = Clock()
     clock.start = start
-    stop = lgb.early_stopping(PATIENCE, verbose=False)
-    model = lgb.train(lightgbm_parameters(job), train, job.settings["rounds"], [held], callbacks=[clock, stop])
+    callbacks = [clock, *(lgb.early_stopping(PATIENCE, verbose=False) for _ in held)]
+    model = lgb.train(lightgbm_parameters(job), train, job.settings["rounds"], held, callbacks=callbacks)
     job.seconds = time.perf_counter() - start
     best = model.best_iteration or model.current_iteration()
     return milestones(
