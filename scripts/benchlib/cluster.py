@@ -16,7 +16,7 @@ from typing import Any
 
 from benchlib.context import Context
 from benchlib.parts import gram
-from benchlib.results import Cell, Results, judged
+from benchlib.results import Cell, Results
 from benchlib.tables import generated
 from streamrf import memory
 from streamrf.engines.base import Engine, Pass
@@ -30,6 +30,8 @@ from streamrf.threads import Threads
 MINUTES = "about a quarter of an hour"
 DEFAULTS = {"D": 5000, "bits": "8", "least": 60.0, "repeats": 2, "few": 100, "many": 10_000, "chunk": 1000}
 TOYS = {"D": 256, "least": 0.0, "repeats": 1, "few": 2, "many": 20, "chunk": 200}
+LIMITS = {"speedup": ("at least", 1.8), "overhead": ("at most", 1.15), "ratio": ("at most", 1.3),
+          "same_bits": ("at least", True), "long_enough": ("at least", True)}  # fmt: skip
 INPUTS = 54
 Timed = tuple[float, str, int]  # seconds of a pass, the digest of its sums, and how much this process grew at most
 
@@ -114,36 +116,6 @@ def compare_chunks(folder: Path, s: SimpleNamespace, D: int = 64) -> Cell:
             tables[name] = {"rows": rows, "chunks": len(source.chunks()), "grew": max(t[2] for t in times["cluster"]),
                             **{place: 1e6 * min(runs)[0] / rows for place, runs in times.items()}}  # fmt: skip
     few, many, large = tables.values()
-    return {"ok": True, "D": D, "tables": tables, "ratio": many["cluster"] / few["cluster"],
+    return {"ok": True, "D": D, "chunk_rows": s.chunk, "tables": tables, "ratio": many["cluster"] / few["cluster"],
             "ratio_same_rows": many["cluster"] / large["cluster"],
             "ratio_same_rows_local": many["local"] / large["local"]}  # fmt: skip
-
-
-def lines(cells: dict[str, Cell]) -> list[str]:
-    told = []
-    for cell in cells.values():
-        told += engine_lines(cell) if "speedup" in cell else chunk_lines(cell)
-    return told
-
-
-def engine_lines(cell: Cell) -> list[str]:
-    return [
-        f"{cell['rows']:,} rows x {INPUTS}, D = {cell['D']:,}, {cell['bits']} bits",
-        *(f"{name}: {seconds:.2f} s" for name, seconds in cell["seconds"].items()),
-        judged(f"two workers against one: {cell['speedup']:.2f} times the rows/s (at least 1.8)",
-               cell["speedup"] >= 1.8),
-        judged(f"two workers against two threads: {cell['overhead']:.3f} of the time (at most 1.15)",
-               cell["overhead"] <= 1.15),
-        judged("the same bits", cell["same_bits"]), judged("the pass was long enough", cell["long_enough"]),
-    ]  # fmt: skip
-
-
-def chunk_lines(cell: Cell) -> list[str]:
-    few, many, large = cell["tables"]
-    return [
-        *(f"{name}, {each['rows']:,} rows: two workers {each['cluster']:.3f} us a row, two threads {each['local']:.3f};"
-          f" driver and scheduler grew by {each['grew'] / 1e6:.1f} MB" for name, each in cell["tables"].items()),
-        judged(f"{many} against {few}: {cell['ratio']:.2f} of the time a row (at most 1.3)", cell["ratio"] <= 1.3),
-        f"{many} against {large}, the same rows: {cell['ratio_same_rows']:.2f}, the local engine"
-        f" {cell['ratio_same_rows_local']:.2f}",
-    ]  # fmt: skip

@@ -11,40 +11,11 @@ from typing import Any
 from benchlib import ours
 from benchlib.context import Context
 from benchlib.environment import find, versions
+from benchlib.peers import PEERS
 from benchlib.results import Cell, Results, rounded
 from benchlib.running import run
 from benchlib.sets import DataSet
 
-Tables = tuple[Path, Path]
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A peer: what the page calls it, the package it needs, and its searches."""
-
-    name: str
-    title: str
-    package: str
-    searches: tuple[str, ...] = ()
-
-
-PEERS = {
-    each.name: each
-    for each in (
-        Peer("loop-float32", "numpy loop, float32: `G += Z.T @ Z`", "numpy", ("tune-fourier",)),
-        Peer("loop-ssyrk", "numpy loop, float32, in-place `ssyrk`", "scipy", ("tune-fourier",)),
-        Peer("loop-float64", "numpy loop, float64: `G += Z.T @ Z`", "numpy", ("tune-fourier",)),
-        Peer("intelex", "scikit-learn-intelex `IncrementalRidge`", "scikit-learn-intelex", ("tune-fourier",)),
-        Peer("dask-array", "dask.array `Z.T @ Z`", "dask", ("tune-fourier",)),
-        Peer("rbfsampler-sgd", "`RBFSampler` + `SGD.partial_fit`", "scikit-learn", ("tune-fourier", "tune-sgd")),
-        Peer("dask-ml-incremental", "dask-ml `Incremental(SGD)`", "dask-ml", ("tune-fourier", "tune-sgd")),
-        Peer("nystroem-ridge", "`Nystroem` + `Ridge`", "scikit-learn", ("tune-fourier", "tune-nystroem")),
-        Peer("lightgbm", "LightGBM", "lightgbm", ("tune-lightgbm",)),
-        Peer("xgboost", "XGBoost", "xgboost", ("tune-xgboost",)),
-        Peer("xgboost-external", "XGBoost, external memory", "xgboost", ("tune-xgboost",)),
-        Peer("exact", "exact kernel machine", "scikit-learn", ("tune-exact",)),
-    )
-}
 OURS = {
     "streamrf": "**streamrf**, Fourier features",
     "streamrf-cg": "**streamrf**, Fourier features by `--solver cg`",
@@ -59,7 +30,7 @@ class Task:
     """A task of a contest: tables, classes, sizes, and the limits that hold for all."""
 
     name: str
-    tables: Tables
+    tables: ours.Tables
     classes: int
     D: int
     grids: int
@@ -151,9 +122,7 @@ def _search(context: Context, task: Task, step: str, python: Path, settings: dic
     return rounded({"ok": True, **ended.json()}) if ended.ok else ours.failure(ended)
 
 
-def _peer(
-    context: Context, task: Task, name: str, python: Path, settings: dict[str, Any], search: float
-) -> dict[str, Any]:
+def _peer(context: Context, task: Task, name: str, python: Path, settings: dict[str, Any], search: float) -> Cell:
     ended = _start(context, task, name, python, settings, task.limit)
     if not ended.ok:
         return {**ours.failure(ended), "settings": settings}

@@ -70,14 +70,3 @@ def cost(context: Context, tables: tuple[Path, Path], D: int, kind: str) -> Cell
         return cell
     learning, one_pass = cell["seconds"]["pilot"], cell["seconds"]["pass"]
     return rounded({"ok": True, "D": D, "learning": learning, "pass": one_pass, "ratio": learning / one_pass})
-
-
-def lines(cells: dict[str, Cell]) -> list[str]:
-    told = []
-    for key, cell in cells.items():
-        if key.startswith("metric/"):
-            told.append(f"{key}: error {cell['none']:.4g} without a metric, {cell['ratio']:.3f} of that with one"
-                        f" ({cell['form']})")  # fmt: skip
-        else:
-            told.append(f"{key}: learning takes {cell['learning']:.1f} s, {cell['ratio']:.2f} of the pass")
-    return told

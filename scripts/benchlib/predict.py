@@ -37,8 +37,3 @@ def measure(context: Context, s: SimpleNamespace) -> Cell:
         bare = s.rows / min(seconds_of(bare_map(arrays(table)[0], s.D, 2048, predict=True), 3))
     found = s.rows / min(ended.json()["seconds"] for ended in runs)
     return rounded({"ok": True, "D": s.D, "rows_per_second": found, "bare": bare, "ratio": found / bare})
-
-
-def lines(cells: dict[str, Cell]) -> list[str]:
-    return [f"D = {cell['D']:,}: {cell['rows_per_second']:,.0f} rows/s, {cell['ratio']:.2f} times sgemm and cosine"
-            f" ({cell['bare']:,.0f} rows/s)" for cell in cells.values()]  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 from benchlib.machine import describe
 
 Cell = dict[str, Any]
+DETAILS = ("ok", "scores", "settings", "holdout", "why")  # what a line leaves out
 
 
 @dataclass
@@ -70,10 +71,30 @@ def summary(cell: Cell) -> str:
     """The short figures of a cell in one line."""
     if cell.get("ok") is False:
         return f"failed, {cell['why']}"
-    short = {key: value for key, value in cell.items() if isinstance(value, int | float | str)}
-    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in short.items() if k != "ok")
+    short = {key: value for key, value in cell.items() if key not in DETAILS and _is_short(value)}
+    return ", ".join(_figure(*pair) for pair in short.items())
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, int | float | str) or (
+        isinstance(value, dict) and all(isinstance(each, int | float) for each in value.values())
+    )
+
+
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{name} ({', '.join(_figure(*pair) for pair in value.items())})"
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
 
 
 def judged(text: str, reached: bool) -> str:
     """What was asked for, and whether it was reached."""
     return f"{'yes' if reached else 'NO '}  {text}"
+
+
+def verdicts(cells: dict[str, Cell], limits: dict[str, tuple[str, float]]) -> list[str]:
+    """Every figure of the cells that has a limit, beside it."""
+    found = [(key, name, cell[name]) for key, cell in cells.items() for name in limits if name in cell]
+    return [judged(f"{key}, {name}: {value:.3g} ({' '.join(map(str, limits[name]))})",
+                   value >= limits[name][1] if limits[name][0] == "at least" else value <= limits[name][1])
+            for key, name, value in found]  # fmt: skip

@@ -39,11 +39,7 @@ def run(context: Context) -> Results:
     for D in s.pass_D if context.wants("pass") else ():
         results.cell(f"pass/{D}", lambda D=D: one_pass(D, s.inputs, s.block))
     for name, tables in tables_of(context, "large", s.rows, ("covtype2",)):
-        base = settled(context, results, name, tables)
-        for D in s.features:
-            for solver in ("cg", "cholesky") if s.direct_up_to >= D else ("cg",):
-                given = (*base, *given_options(s), "--D", D, "--solver", solver)
-                results.cell(f"large/{name}/{D}/{solver}", lambda o=given, t=tables: ours.train(context, t, *o))
+        large(context, results, s, name, tables)
     for name, tables in tables_of(context, "hinge", s.rows):
         base = settled(context, results, name, tables)
         results.cell(f"hinge/{name}", lambda n=name, t=tables, b=base: hinge(context, results, s, n, t, b))
@@ -71,10 +67,22 @@ def settled(context: Context, results: Results, name: str, tables: ours.Tables) 
     return (*options, "--bits", 8, "--pilot", "none")
 
 
-def given_options(s: SimpleNamespace) -> tuple[object, ...]:
-    """What ``--set`` puts in place of the pilot's choice."""
+def large(context: Context, results: Results, s: SimpleNamespace, name: str, tables: ours.Tables) -> None:
+    """Error and time for growing D: conjugate gradients, as a ratio to the direct route."""
     given = {"--lambda": s.ridge, "--length-scale": s.length_scale}
-    return tuple(word for name, value in given.items() if value is not None for word in (name, value))
+    base = [*settled(context, results, name, tables)]
+    base += [word for option, value in given.items() if value is not None for word in (option, value)]
+
+    def measure(D: int, solver: str, direct: Cell) -> Cell:
+        cell = ours.train(context, tables, *base, "--D", D, "--solver", solver)
+        ratio = {"ratio": cell["train"] / direct["train"]} if cell["ok"] and direct.get("ok") else {}
+        return rounded({"D": D, "solver": solver, **cell, **ratio})
+
+    for D in s.features:
+        direct: Cell = {}
+        for solver in ("cholesky", "cg") if s.direct_up_to >= D else ("cg",):
+            args = (D, solver, direct)
+            direct = results.cell(f"large/{name}/{D}/{solver}", lambda args=args: measure(*args))
 
 
 # -- one pass
@@ -147,20 +155,3 @@ def logistic(context: Context, tables: ours.Tables, base: tuple[object, ...], D:
     loss, theirs = (float(-np.log(p[rows, y]).mean()) for p in (found, machine.predict_proba(Z)))
     return rounded({**cell, "loss": loss, "sklearn": theirs, "gap": loss - theirs, "sklearn_seconds": seconds,
                     "time_ratio": cell["train"] / seconds})  # fmt: skip
-
-
-def lines(cells: dict[str, Cell]) -> list[str]:
-    told = []
-    for key, cell in cells.items():
-        direct = cells.get(key.replace("/cg", "/cholesky"))
-        if key.startswith("pass/"):
-            told.append(f"{key}: {cell['rows_per_second']:,.0f} rows/s, {cell['ratio']:.2f} times sgemm and cosine")
-        elif key.startswith("large/"):
-            ratio = f", {cell['train'] / direct['train']:.2f} of the direct route" if direct and "/cg" in key else ""
-            told.append(f"{key}: {cell['error']:.2%} in {cell['train']:.1f} s{ratio}")
-        elif "linear_svc" in cell:
-            told.append(f"{key}: {cell['error']:.2%} in {cell['train']:.1f} s, LinearSVC {cell['linear_svc']:.2%};"
-                        f" {cell['time_ratio']:.2f} of SGDClassifier's time ({cell['sklearn_error']:.2%})")  # fmt: skip
-        elif "gap" in cell:
-            told.append(f"{key}: loss {cell['gap']:.1e} above scikit-learn's, in {cell['time_ratio']:.2f} of its time")
-    return told

@@ -34,9 +34,3 @@ def measure(context: Context, s: SimpleNamespace, bits: str, solver: str) -> Cel
     best = min(runs, key=lambda found: found["total"] if found["ok"] else -1.0)
     ratio = {"ssyrk": reference, "ratio": best["total"] / reference} if best["ok"] else {}
     return rounded({**best, **ratio, "repeats": s.repeats})
-
-
-def lines(cells: dict[str, Cell]) -> list[str]:
-    return [f"{name}: {cell['total']:.1f} s (pass {cell['pass']:.1f}, solve {cell['solve']:.1f}),"
-            f" {cell['ratio']:.3f} of the time of ssyrk ({cell['ssyrk']:.1f} s)"
-            for name, cell in cells.items()]  # fmt: skip

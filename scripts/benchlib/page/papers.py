@@ -71,7 +71,7 @@ def tables23(found: Found) -> list[str]:
     return [
         "Gaussian kernel, width and scaling as in the paper; means over draws. Table 2 is the relative error of",
         "the kernel matrix, Table 3 the test error of a linear machine on 200 frequencies (RMSE, or % wrong). Each",
-        "entry is ours / the paper's. `docs/benchmarks/tables23.json` has more.",
+        "entry is ours / the paper's. `scripts/bench tables23` measures them.",
         "", "### Table 2: frequencies that are drawn", "", *_maps(cells), "",
         "### Table 2: frequencies that are learned", "", *_learned(cells), "", "### Table 3", "", *_table3(cells),
     ]  # fmt: skip
