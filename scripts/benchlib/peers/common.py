@@ -12,6 +12,7 @@ import numpy as np
 import zarr
 
 SAMPLE = 20_000
+Tries = Iterator[tuple[float, dict[str, Any]]]  # errors on a hold-out, and the settings that gave them
 
 
 @dataclass
@@ -67,6 +68,17 @@ class Job:
             return float(losses.mean())
         self.scores["relative_error"] = float(np.sqrt(losses.sum() / (y.astype(float) ** 2).sum()))
         return float(losses.mean()) ** 0.5
+
+
+def search(tries: Callable[[Job], Tries]) -> Callable[[Job], dict[str, Any]]:
+    """The settings with the least error, how many were tried, and how long it took."""
+
+    def run(job: Job) -> dict[str, Any]:
+        start = time.perf_counter()
+        found = [(error, number, settings) for number, (error, settings) in enumerate(tries(job))]
+        return {**min(found)[2], "tried": len(found), "seconds": time.perf_counter() - start}
+
+    return run
 
 
 def blocks(path: Path, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -165,6 +177,10 @@ class Sums:
     y: np.ndarray
     rows: int
 
+    @classmethod
+    def of(cls, Z: np.ndarray, Y: np.ndarray) -> Sums:
+        return cls(Z.T @ Z, Z.T @ Y, Z.sum(axis=0, dtype=float), Y.sum(axis=0, dtype=float), len(Z))
+
     def weights(self, ridge: float, lower: bool = False) -> tuple[np.ndarray, np.ndarray]:
         from scipy.linalg import cho_factor, cho_solve
 
@@ -172,9 +188,8 @@ class Sums:
         zm, ym = self.z / self.rows, self.y / self.rows
         S -= np.outer(zm, zm)
         S[np.diag_indices_from(S)] += ridge
-        w = cho_solve(
-            cho_factor(S, lower=lower, overwrite_a=True, check_finite=False), self.C / self.rows - np.outer(zm, ym)
-        )
+        factor = cho_factor(S, lower=lower, overwrite_a=True, check_finite=False)
+        w = cho_solve(factor, self.C / self.rows - np.outer(zm, ym))
         return w, ym - zm @ w
 
 
