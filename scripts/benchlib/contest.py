@@ -45,11 +45,10 @@ class Task:
 
 def ready(context: Context, each: DataSet) -> bool:
     """Whether a data set is wanted and there. What there is to compile is compiled before any clock runs."""
-    if not (context.wants(each.name) and is_there(context, each)):
-        return False
-    if not context.quick:
-        ours.warm_up(context, each.tables(context.work, quick=True))
-    return True
+    found = context.wants(each.name) and is_there(context, each)
+    if found:
+        ours.warm_up(context, each.classes)
+    return found
 
 
 def is_there(context: Context, each: DataSet) -> bool:

@@ -51,9 +51,7 @@ TOYS: dict[str, list[Size]] = {
 
 def run(context: Context) -> Results:
     results = context.open("growth")
-    if not context.quick:
-        toy = Size(2000, 64).table(context.work)
-        ours.warm_up(context, (toy, toy))
+    ours.warm_up(context)
     for axis, sizes in (TOYS if context.quick else AXES).items():
         for size in sizes:
             if context.wants(axis):

@@ -10,16 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import zarr
-from scipy.linalg import blas
 
 from benchlib import peak
 from benchlib.context import Context
-from benchlib.parts import fourier
+from benchlib.parts import fourier, syrk
 from benchlib.results import Cell, Results, rounded
 from benchlib.tables import CHUNK, generated
 from streamrf.clocks import in_turn
-from streamrf.kernels import make_kernel
-from streamrf.maps.frequencies import draw
 from streamrf.products import LIMITS, PRODUCT_ROWS, Layout, choose_product, proven_products
 from streamrf.sources import open_source
 from streamrf.threads import Threads
@@ -38,9 +35,6 @@ def run(context: Context) -> Results:
     for D in sizes[:3]:
         if context.wants("map"):
             results.cell(f"map/{D}", lambda D=D: map_rates(context, D))
-    for d in (64,) if context.quick else (256, 512, 784, 1024, 1025, 2048, 4096):
-        if context.wants("projection"):
-            results.cell(f"projection/{d}", lambda d=d: projection_rates(d, 128 if context.quick else 4096))
     if context.wants("reading"):
         results.cell("reading", lambda: reading_rates(context))
     return results
@@ -57,18 +51,9 @@ def gram_rates(context: Context, D: int) -> Cell:
     rows = 512 if context.quick else PRODUCT_ROWS
     rng, layout = np.random.default_rng(0), Layout(D)
     Z = rng.standard_normal((rows, D), dtype=np.float32)
-    single, double = (np.zeros((D, D), kind, order="F") for kind in (np.float32, np.float64))
     totals = np.zeros(layout.length, np.int64)
     with Threads(context.threads) as threads:
-
-        def syrk(name: str, Z: np.ndarray, G: np.ndarray) -> Callable[[], object]:
-            def work() -> None:
-                with threads.blas():
-                    getattr(blas, name)(1.0, Z.T, beta=1.0, c=G, overwrite_c=1, lower=1)
-
-            return work
-
-        works = {"ssyrk": syrk("ssyrk", Z, single), "dsyrk": syrk("dsyrk", Z.astype(np.float64), double)}
+        works = {"ssyrk": syrk("ssyrk", Z, threads), "dsyrk": syrk("dsyrk", Z.astype(np.float64), threads)}
         for bits in (8, 12):
             block = rng.integers(-LIMITS[bits], LIMITS[bits] + 1, (rows, D))
             for name, product in proven_products(bits).items():
@@ -100,18 +85,6 @@ def map_rates(context: Context, D: int) -> Cell:
 
         seconds = in_turn({"sgemm and cosine": plain, "ours": ours}, 2 if context.quick else 5)
     return rounded({"rows": rows, "D": D, "features": {k: rows * D / s for k, s in seconds.items()}})
-
-
-def projection_rates(d: int, count: int, rows: int = 512) -> Cell:
-    """Microseconds a row of the projection on one thread: a dense float32 product beside structured kinds."""
-    rng, out, kernel = np.random.default_rng(0), np.empty((rows, count), np.float32), make_kernel("gaussian")
-    X, W = rng.standard_normal((rows, d), np.float32), rng.standard_normal((d, count), np.float32)
-    factors = {kind: draw(kind, kernel, count, d, 0).factors for kind in ("fastfood", "sorf")}
-    works = {"dense": lambda: np.matmul(X, W, out=out)}
-    works |= {kind: lambda each=each: each.project(X, out) for kind, each in factors.items()}
-    with Threads(1):
-        seconds = in_turn(works, 5)
-    return rounded({"d": d, "count": count, "microseconds": {k: 1e6 * s / rows for k, s in seconds.items()}})
 
 
 def reading_rates(context: Context) -> Cell:

@@ -27,14 +27,21 @@ def gram(X: np.ndarray, D: int, bits: str, threads: int) -> Gram:
     return Gram.on_this_machine(fit_scaling("standard", X), fourier(D, X.shape[1], bits), coding, threads)
 
 
+def syrk(name: str, Z: np.ndarray, threads: Threads) -> Work:
+    """Z'Z by BLAS, added to in place: the best that floats can do."""
+    G = np.zeros((Z.shape[1], Z.shape[1]), Z.dtype, order="F")
+
+    def work() -> None:
+        with threads.blas():
+            getattr(blas, name)(1.0, Z.T, beta=1.0, c=G, overwrite_c=1, lower=1)
+
+    return work
+
+
 def ssyrk_seconds(rows: int, D: int, threads: Threads, repeats: int = 12, block: int = 4096) -> float:
     """Time of float32 ssyrk on so many rows, from the best of some blocks."""
-    block = min(block, rows)
-    Z = np.random.default_rng(1).standard_normal((block, D), dtype=np.float32)
-    C = np.zeros((D, D), np.float32, order="F")
-    with threads.blas():
-        one = min(seconds_of(lambda: blas.ssyrk(1.0, Z.T, beta=1.0, c=C, overwrite_c=1, lower=1), repeats))
-    return one * rows / block
+    Z = np.random.default_rng(1).standard_normal((min(block, rows), D), dtype=np.float32)
+    return min(seconds_of(syrk("ssyrk", Z, threads), repeats)) * rows / len(Z)
 
 
 def bare_map(X: np.ndarray, D: int, block: int, *, predict: bool = False) -> Work:

@@ -27,8 +27,6 @@ def limits(found: Found) -> list[str]:
         lines += ["![Roofline](pictures/benchmarks-roofline.png)", "", *_gram(cells, peak), ""]
     if numbered(cells, "map"):
         lines += [*_map(cells), ""]
-    if numbered(cells, "projection"):
-        lines += [*_projection(cells), ""]
     return lines + (_reading(cells["reading"]) if "reading" in cells else [])
 
 
@@ -70,15 +68,6 @@ def _map(cells: dict[str, Cell]) -> list[str]:
         *table(("", *(f"D = {each['D']:,}" for each in maps)), rows), "",
         f"- Ours runs at {ratio:.2f} times the rate of sgemm and a cosine at D = {maps[-1]['D']:,}.",
     ]  # fmt: skip
-
-
-def _projection(cells: dict[str, Cell]) -> list[str]:
-    rows = []
-    for cell in numbered(cells, "projection"):
-        dense, *others = (cell["microseconds"][kind] for kind in ("dense", "fastfood", "sorf"))
-        rows.append([f"{cell['d']:,}", f"{dense:.1f} µs", *(f"{dense / each:.1f}" for each in others)])
-    heads = ("columns", "dense, a row", "`fastfood`, times as fast", "`sorf`")
-    return ["**Structured projections** on one thread, against a dense product in float32:", "", *table(heads, rows)]
 
 
 def _reading(cell: Cell) -> list[str]:

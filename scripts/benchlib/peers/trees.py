@@ -130,9 +130,9 @@ def boost(job: Job, make: Callable[[int], tuple[Any, Any]]) -> float:
             after.append(time.perf_counter() - start)
             return False
 
-    callbacks = [Clock(), xgb.callback.EarlyStopping(PATIENCE)]
-    given = {"evals": [(held, "held")], "verbose_eval": False, "callbacks": callbacks}
-    model = xgb.train(xgboost_parameters(job), train, job.settings["rounds"], **given)
+    callbacks = [Clock(), xgb.callback.EarlyStopping(rounds=PATIENCE)]
+    given = {"num_boost_round": job.settings["rounds"], "evals": [(held, "held")], "verbose_eval": False}
+    model = xgb.train(xgboost_parameters(job), train, callbacks=callbacks, **given)
     job.seconds, best = time.perf_counter() - start, model.best_iteration + 1
     return milestones(job, after, best, lambda rounds: lambda X: model.inplace_predict(X, iteration_range=(0, rounds)))
 
@@ -182,8 +182,8 @@ def tune_xgboost(job: Job) -> Tries:
 
     X, y = job.sample()
     train, held = halves(X, y, 3 * len(X) // 4, job.threads)
-    given = {"evals": [(held, "held")], "verbose_eval": False, "early_stopping_rounds": PATIENCE}
+    given = {"num_boost_round": min(200, job.settings["rounds"]), "evals": [(held, "held")], "verbose_eval": False}
     for depth, rate in ((6, 0.3), (9, 0.2), (12, 0.1)):
         job.settings |= {"max_depth": depth, "learning_rate": rate}
-        model = xgb.train(xgboost_parameters(job), train, min(200, job.settings["rounds"]), **given)
+        model = xgb.train(xgboost_parameters(job), train, early_stopping_rounds=PATIENCE, **given)
         yield model.best_score, {"max_depth": depth, "learning_rate": rate}
