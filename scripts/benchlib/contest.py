@@ -67,21 +67,6 @@ def compete(context: Context, results: Results, task: Task, name: str, label: st
     python = find(context)
     if PEERS[name].package not in _installed(python, results):
         return results.cell(key, lambda: {"ok": False, "why": f"{PEERS[name].package} is not installed"})
-    try:
-        settings, search = _searched(context, results, task, name, python)
-    except SearchFailed as failed:
-        why = f"its search failed: {failed}"
-        return results.cell(key, lambda: {"ok": False, "why": why})
-    settings |= dict(task.more)
-    return results.cell(key, lambda: _peer(context, task, name, python, settings, search))
-
-
-class SearchFailed(Exception):
-    """A peer's search did not end; its sentence says why."""
-
-
-def _searched(context: Context, results: Results, task: Task, name: str, python: Path) -> tuple[dict[str, Any], float]:
-    """What the searches of a peer settled, each beginning where the one before ended, and the seconds they took."""
     settings: dict[str, Any] = {"D": task.D, "epochs": task.epochs, "rounds": task.rounds}
     settings |= {"toy": True} if context.quick else {}
     seconds = 0.0
@@ -89,10 +74,12 @@ def _searched(context: Context, results: Results, task: Task, name: str, python:
         measure = partial(_search, context, task, step, python, dict(settings))
         found = results.cell(f"{task.name}/{step}", measure)
         if found.get("ok") is False:
-            raise SearchFailed(found["why"])
+            why = f"its search failed: {found['why']}"
+            return results.cell(key, lambda why=why: {"ok": False, "why": why})
         settings |= {k: v for k, v in found.items() if k not in ("seconds", "tried", "held_out", "peak", "ok")}
         seconds += found["seconds"]
-    return settings, seconds
+    settings |= dict(task.more)
+    return results.cell(key, lambda: _peer(context, task, name, python, settings, seconds))
 
 
 def _installed(python: Path, results: Results) -> dict[str, str]:

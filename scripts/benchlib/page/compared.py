@@ -7,6 +7,7 @@ from typing import Any
 
 from benchlib import larger
 from benchlib.against import ENTRANTS, LEFT_OUT, TASKS
+from benchlib.contest import TITLES
 from benchlib.curve import points
 from benchlib.page.words import (
     called,
@@ -20,7 +21,6 @@ from benchlib.page.words import (
     size,
     table,
     times,
-    title,
 )
 from benchlib.results import Cell
 from benchlib.sets import SETS
@@ -65,7 +65,7 @@ def _overall(cells: dict[str, Cell], tasks: list[str]) -> list[str]:
 
 def _task(mine: dict[str, Cell], name: str) -> list[str]:
     order = sorted(mine, key=lambda each: mine[each].get("error", float("inf")))
-    rows = [[title(each), *_figures(mine[each], name)] for each in order]
+    rows = [[TITLES[each], *_figures(mine[each], name)] for each in order]
     heads = ("system", "size", "test error", "search", "training", "peak memory")
     done = finished(mine)
     return [*table(heads, rows, left=2), "", *_same_features(done, name), *_better_peers(done, name)]
@@ -143,7 +143,7 @@ def memory(found: Found) -> list[str]:
     about, mine = cells["larger/table"], of_task(cells, "larger")
     done = finished(mine)
     order = sorted(mine, key=lambda each: (each not in done, mine[each].get("peak", 0)))
-    rows = [[title(each), *_outcome(mine[each])] for each in order]
+    rows = [[TITLES[each], *_outcome(mine[each])] for each in order]
     heads = ("system", "outcome", "test error", "peak memory", "training")
     return [
         f"{about['rows']:,} generated rows of {about['inputs']} columns, {size(about['bytes'])} as float32; every",
@@ -189,7 +189,7 @@ def curve(found: Found) -> list[str]:
         ]
         if reached:
             value, name, label = min(reached)
-            rows.append([f"{budget} s", title(name), label, error(value, "covtype2")])
+            rows.append([f"{budget} s", TITLES[name], label, error(value, "covtype2")])
     heads = ("training time", "lowest error", "size", "test error")
     return [
         "Forest Cover, type 2 against the rest, 522,000 rows. One curve a system: numbers of features, of grids, of",

@@ -30,18 +30,8 @@ class Job:
 
     def __post_init__(self) -> None:
         self.X, self.y = (zarr.open_group(str(self.train), mode="r")[name] for name in "Xy")
-
-    @property
-    def rows(self) -> int:
-        return self.X.shape[0]
-
-    @property
-    def inputs(self) -> int:
-        return self.X.shape[1]
-
-    @property
-    def outputs(self) -> int:
-        return self.classes if self.classes > 2 else 1
+        self.rows, self.inputs = self.X.shape
+        self.outputs = self.classes if self.classes > 2 else 1
 
     def blocks(self, rows: int = 20_000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return blocks(self.train, rows)

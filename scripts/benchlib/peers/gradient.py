@@ -76,8 +76,7 @@ def dask_ml(job: Job) -> float:
     import dask.array as da
     from dask_ml.wrappers import Incremental
 
-    scaling, sampler = job.timed(lambda: make_sampler(job))
-    mean, spread = job.timed(lambda: unit(job))
+    (scaling, sampler), (mean, spread) = job.timed(lambda: (make_sampler(job), unit(job)))
     D = job.settings["D"]
 
     def features(X: np.ndarray) -> np.ndarray:
