@@ -1,4 +1,4 @@
-"""The benchmarks at toy size: every command and every peer runs, results are kept, the page is made of them alone."""
+"""Every benchmark at toy size: each one runs and keeps what it found, and the page is made of that alone."""
 
 import contextlib
 import importlib.machinery
@@ -6,24 +6,22 @@ import importlib.util
 import io
 import json
 import sys
-import time
+from functools import cache
 
 import commands
-import numpy as np
 import pytest
 from click.testing import CliRunner
+from cluster_tools import quick_to_start
 from commands import PROJECT
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from benchlib import contest, growth, larger, ours, page, tables, tables23
-from benchlib.context import Context
-from benchlib.machine import describe, version
+from benchlib import binning, contest, growth, ours, page
+from benchlib.li import TABLE_3
 from benchlib.peers import __main__ as peers
-from benchlib.peers.common import Cosines, Scaling, Sums, solved
 from benchlib.places import PAGE, RESULTS
-from benchlib.results import Results, read
-from benchlib.running import Ended, run
+from benchlib.results import read
+from benchlib.running import Ended
 from benchlib.sets import SETS
 
 
@@ -35,9 +33,11 @@ def load_bench():
 
 
 bench = load_bench()
+ONLY = {"table1": "cpu,kddcup99", "peers": "casp,covtype7", "curve": "streamrf,loop", "train": "8-bits"}  # will do
+ON_PAGE = {name for name, _ in page.SECTIONS.values()}
 
 
-# -- everything, without processes of its own
+# -- every benchmark, without processes of its own
 
 
 def here(context, *args, threads=0, timeout=0, limit=None):
@@ -56,60 +56,155 @@ def peer_here(context, task, name, python, settings, limit):
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory):
-    """The folder of results after a run of everything; a part of the tasks will do."""
+    """Runs a benchmark at toy size, once: the folder of results, and what it printed."""
     work = tmp_path_factory.mktemp("bench")
-    only = {"table1": "cpu,kddcup99", "peers": "casp,covtype7", "curve": "streamrf,loop"}
-    with pytest.MonkeyPatch.context() as patch:
+
+    @cache
+    def run_once(name):
+        some = ["--only", ONLY[name]] if name in ONLY else []
+        answer = CliRunner().invoke(bench.main, [name, "--quick", "--work", str(work), *some])
+        assert answer.exit_code == 0, (name, answer.output, answer.exception)
+        return work / "quick", answer.output
+
+    with pytest.MonkeyPatch.context() as patch, quick_to_start():
         patch.setattr(ours, "streamrf", here)
-        patch.setattr(growth, "streamrf", here)
         patch.setattr(contest, "_start", peer_here)
-        patch.setattr(tables23, "DATA", work)
-        for name in bench.COMMANDS:
-            some = ["--only", only[name]] if name in only else []
-            answer = CliRunner().invoke(bench.main, [name, "--quick", "--work", str(work), *some])
-            assert answer.exit_code == 0, (name, answer.output, answer.exception)
-    return work / "quick"
+        yield run_once
 
 
-def cells_of(folder):
-    return {f"{path.stem}:{key}": cell for path in folder.glob("*.json") for key, cell in read(path)["cells"].items()}
+def cells_of(toys, name):
+    return read(toys(name)[0] / f"{name}.json")["cells"]
 
 
-def test_every_command_runs_and_writes_what_it_found(toys):
-    assert {path.stem for path in toys.glob("*.json")} == set(bench.COMMANDS)
-    cells = cells_of(toys)
+@pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
+@pytest.mark.parametrize("name", bench.BENCHMARKS)
+def test_every_benchmark_runs_and_writes_what_it_found(toys, name):
+    cells = cells_of(toys, name)
     failed = {key: cell["why"] for key, cell in cells.items() if cell.get("ok") is False}
     assert all(why.endswith("is not installed") for why in failed.values()), failed
-    assert len(cells) > 50
+    assert len(cells) > len(failed)
+    assert all(f"{key}: " in toys(name)[1] for key in cells)
+
+
+def test_help_names_every_benchmark():
+    text = CliRunner().invoke(bench.main, ["--help"]).output
+    assert all(f"  {name}  " in text for name in ("all", "page", *bench.BENCHMARKS))
 
 
 @pytest.mark.parametrize(
     "name", ["streamrf", "loop-float32", "loop-ssyrk", "loop-float64", "dask-array", "nystroem-ridge"]
 )
 def test_contestants_learn_something(toys, name):
-    cells = cells_of(toys)
-    assert cells[f"peers:casp/{name}"]["error"] < 0.7  # the spread of the targets is 0.83
-    assert cells[f"peers:covtype7/{name}"]["error"] < 0.8
+    cells = cells_of(toys, "peers")
+    assert cells[f"casp/{name}"]["error"] < 0.7  # the spread of the targets is 0.83
+    assert cells[f"covtype7/{name}"]["error"] < 0.8
 
 
-def test_a_second_run_measures_nothing(toys):
-    before = {path: path.read_bytes() for path in toys.glob("*.json")}
-    answer = CliRunner().invoke(bench.main, ["memory", "--quick", "--work", str(toys.parent)])
+def test_a_second_run_measures_nothing_and_prints_json(toys):
+    folder = toys("memory")[0]
+    before = (folder / "memory.json").read_bytes()
+    answer = CliRunner().invoke(bench.main, ["memory", "--quick", "--json", "--work", str(folder.parent)])
     assert answer.exit_code == 0
-    assert all(": is there" in line for line in answer.output.splitlines() if "/" in line)
-    assert {path: path.read_bytes() for path in toys.glob("*.json")} == before
+    assert all(": is there" in line for line in answer.stderr.splitlines() if line.startswith("larger/"))
+    assert (folder / "memory.json").read_bytes() == before
+    assert json.loads(answer.stdout)["memory"]["cells"] == json.loads(before)["cells"]
+
+
+def test_settings_change_the_names_of_cells(toys):
+    work = toys("binning")[0].parent
+    options = ["--quick", "--only", "pass", "--work", str(work)]
+    assert CliRunner().invoke(bench.main, ["binning", *options, "--set", "rows=1000"]).exit_code == 0
+    assert "pass (rows=1000)" in read(work / "quick" / "binning.json")["cells"]
+    assert "no setting wrong" in CliRunner().invoke(bench.main, ["binning", *options, "--set", "wrong=1"]).output
+
+
+def test_binning(toys):
+    ours_is = cells_of(toys, "binning")["covtype2/101/P = 20"]
+    assert ours_is["error"] < 0.2
+    assert ours_is["train"] > 0
+    assert ours_is["settings"]["grids"] == 20
+    speeds = cells_of(toys, "binning")["pass"]["rows_per_second"]
+    assert set(speeds) == {"index and accumulate", "accumulate, slots kept", "predict"}
+    assert min(speeds.values()) > 0
+
+
+def test_what_is_asked_of_binning_is_judged():
+    def cell(seconds, error):
+        return {"error": error, "search": 1.0, "train": seconds - 1}
+
+    cells = {
+        "covtype2/101/P = 50": cell(10.0, 0.022), "covtype2/101/P = 100": cell(30.0, 0.033),
+        "covtype2/101/LightGBM": cell(9.0, 0.042),
+        "casp/101/defaults": cell(1.0, 3.4), "casp/102/defaults": cell(1.0, 3.7),
+        "pass": {"rows_per_second": {"index and accumulate": 2e6}},
+    }  # fmt: skip
+    assert [reached for _, reached in binning.verdicts(cells)] == [True, True, True, False, False, True]
+
+
+def test_cluster(toys):
+    cells = cells_of(toys, "cluster")
+    engines, chunks = cells["engines"], cells["chunks"]
+    assert engines["same_bits"]
+    assert set(engines["seconds"]) == {"one worker", "two workers", "two threads"}
+    assert engines["speedup"] == engines["seconds"]["one worker"] / engines["seconds"]["two workers"]
+    assert engines["overhead"] == engines["seconds"]["two workers"] / engines["seconds"]["two threads"]
+    sizes = [(table["rows"], table["chunks"]) for table in chunks["tables"].values()]
+    assert sizes == [(400, 2), (4000, 20), (4000, 2)]
+    assert all(limit in toys("cluster")[1] for limit in ("at least 1.8", "at most 1.15", "at most 1.3"))
+    shown = CliRunner().invoke(bench.main, ["cluster", "--help"]).output
+    assert "10,000 chunks against 100" in " ".join(shown.split())
+
+
+def test_scaling(toys):
+    shown = toys("scaling")[1]
+    assert sum(line.startswith("| --- |") for line in shown.splitlines()) == len(page.scaled.TABLES)
+    assert "10 workers" in shown
+    assert "docs/scaling.md" in CliRunner().invoke(bench.main, ["scaling", "--help"]).output
+
+
+def test_learned_features(toys):
+    found = cells_of(toys, "tables23")["learned/toy"]["found"]
+    (cell,) = found["table 2"].values()
+    assert cell["CLUSTER fresh"] < 0.5 * cell["MC"]
+    assert found["table 3"]["toy"]["SUPERVISE"] > 0
+    assert all(title in toys("tables23")[1] for title in ("Table 2", "Table 3"))
+    assert TABLE_3["CPU"][3] == 3.687
+    cells = cells_of(toys, "learned")
+    assert cells["metric/smooth"]["learned"] < 1.05 * cells["metric/smooth"]["none"]
+    costs = [cell for key, cell in cells.items() if key.startswith("cost/")]
+    assert len(costs) == 3
+    assert all(cell["learning"] > 0 < cell["pass"] for cell in costs)
+
+
+@pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
+def test_solvers(toys):
+    cells = cells_of(toys, "solvers")
+    keys = {
+        "pass/200": {"D", "rows_per_second", "bare", "ratio"},
+        **{f"large/covtype2/{D}/{solver}": {"D", "solver", "seconds", "error", "holdout", "peak"}
+           for D in (50, 100) for solver in ("cg", "cholesky")},
+        "hinge/covtype2": {"error", "linear_svc", "sklearn_seconds", "time_ratio"},
+        "logistic/covtype2": {"loss", "sklearn", "gap"},
+    }  # fmt: skip
+    assert all(cells[name].keys() >= wanted for name, wanted in keys.items())
+    assert abs(cells["logistic/covtype2"]["gap"]) < 1e-3
+    errors = [cells[f"large/covtype2/100/{solver}"]["error"] for solver in ("cg", "cholesky")]
+    assert abs(errors[0] - errors[1]) < 0.02
+    assert cells["large/covtype2/100/cg"]["ratio"] > 0
 
 
 def test_the_page_has_every_section_and_its_pictures(toys, tmp_path):
+    for name in (*ON_PAGE, "scaling"):
+        folder = toys(name)[0]
     out = tmp_path / "page.md"
     answer = CliRunner().invoke(
-        bench.main, ["page", "--results", str(toys), "--out", str(out), "--pictures", str(tmp_path / "pictures")]
+        bench.main, ["page", "--results", str(folder), "--out", str(out), "--pictures", str(tmp_path / "pictures")]
     )
     assert answer.exit_code == 0, answer.exception
     text = out.read_text(encoding="utf-8")
     assert "Not measured yet: `scripts" not in text
     assert [line for line in text.splitlines() if line.startswith("## ")] == [f"## {each}" for each in page.SECTIONS]
-    for line in text.splitlines():
+    for line in (text + (tmp_path / "scaling.md").read_text(encoding="utf-8")).splitlines():
         if line.startswith("!["):
             assert (tmp_path / line.partition("(")[2].rstrip(")")).exists(), line
     for name in ("casp", "covtype7"):
@@ -124,167 +219,6 @@ def test_kept_results_name_no_folder_and_no_host():
     for path in RESULTS.glob("*.json"):
         text = path.read_text(encoding="utf-8")
         assert not any(f"{word}/" in text for word in ("/home", "/root", "/tmp", "/work", "/usr")), path
-
-
-# -- peers
-
-
-SETTINGS = {
-    "D": 48, "scaling": "standard", "length_scale": 2.5, "ridge": 1e-4, "C": 10.0, "alpha": 1e-6, "eta0": 0.1,
-    "loss": "hinge",
-    "epochs": 2, "rounds": 3, "num_leaves": 15, "max_depth": 4, "learning_rate": 0.3, "toy": True,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A task of two classes, and one of regression."""
-    folder = tmp_path_factory.mktemp("small")
-    return {
-        classes: [
-            tables.generated(folder / f"{part}-{classes}.zarr", 800, 4, classes=classes, seed=part) for part in (0, 1)
-        ]
-        for classes in (0, 2)
-    }
-
-
-def answer_of(name, pair, classes, capsys):
-    given = json.dumps({"classes": classes, "settings": SETTINGS, "threads": 1})
-    peers.main(name, *map(str, pair), given)
-    return json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("classes", [0, 2])
-@pytest.mark.parametrize("name", peers.PEERS)
-def test_every_peer_beats_the_mean(name, classes, small, capsys):
-    package = contest.PEERS[name].package
-    if version(package) is None:
-        pytest.skip(f"{package} is not installed")
-    found = answer_of(name, small[classes], classes, capsys)
-    assert found["train"] > 0
-    assert found["peak"] > 10**7
-    assert found["error"] < (0.5 if classes else 0.9)
-
-
-@pytest.mark.parametrize("name", peers.SEARCHES)
-def test_every_search_settles_something(name, small, capsys):
-    needed = {"tune-lightgbm": "lightgbm", "tune-xgboost": "xgboost"}.get(name, "scikit-learn")
-    if version(needed) is None:
-        pytest.skip(f"{needed} is not installed")
-    found = answer_of(name, small[0], 0, capsys)
-    assert found["tried"] > 1
-    assert found["seconds"] > 0
-
-
-def test_sums_give_the_weights_of_ridge():
-    rng = np.random.default_rng(0)
-    Z, y = rng.standard_normal((200, 5)), rng.standard_normal((200, 2))
-    w, a = Sums(Z.T @ Z, Z.T @ y, Z.sum(axis=0), y.sum(axis=0), 200).weights(0.1)
-    Zc, yc = Z - Z.mean(axis=0), y - y.mean(axis=0)
-    np.testing.assert_allclose(w, np.linalg.solve(Zc.T @ Zc / 200 + 0.1 * np.eye(5), Zc.T @ yc / 200), rtol=1e-9)
-    np.testing.assert_allclose(a, y.mean(axis=0) - Z.mean(axis=0) @ w, atol=1e-12)
-
-
-def test_sums_that_rounding_spoilt_are_solved_at_a_larger_penalty():
-    sums = Sums(np.diag([1.0, -5e-6]), np.ones((2, 1)), np.zeros(2), np.zeros(1), 1)
-    with pytest.raises(np.linalg.LinAlgError):
-        sums.weights(1e-6)
-    np.testing.assert_allclose(solved(sums, 1e-6)[0], sums.weights(1e-5)[0], rtol=1e-9)
-
-
-def test_cosines_approximate_the_gaussian_kernel():
-    X = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
-    Z = Cosines(3, 20_000, 2.0)(X)
-    distances = ((X[:, None] - X) ** 2).sum(axis=2)
-    np.testing.assert_allclose(Z @ Z.T, np.exp(-distances / 8), atol=0.04)
-
-
-def test_scaling_leaves_columns_of_zeros_and_ones():
-    X = np.array([[0, 5.0, 1], [1, 9.0, 1], [1, -3.0, 1]], np.float32)
-    scaled = Scaling.fit("standard", X)(X)
-    np.testing.assert_array_equal(scaled[:, [0, 2]], X[:, [0, 2]])
-    assert scaled[:, 1].mean() == pytest.approx(0, abs=1e-6)
-    assert scaled[:, 1].std() == pytest.approx(1)
-
-
-# -- processes
-
-
-def python(code, **more):
-    return run([sys.executable, "-c", code], **{"timeout": 60, "threads": 1, **more})
-
-
-def test_a_process_is_measured():
-    code = "import os, time; x = bytearray(300_000_000); time.sleep(1); print(os.environ['OMP_NUM_THREADS'])"
-    ended = python(code, threads=3)  # it is looked at now and then: it must live to be seen
-    assert ended.ok
-    assert ended.out == "3\n"
-    assert 250e6 < ended.peak < 500e6
-
-
-def test_a_process_that_takes_too_long_is_ended():
-    start = time.perf_counter()
-    ended = python("import time; time.sleep(100)", timeout=0.5)
-    assert time.perf_counter() - start < 30
-    assert not ended.ok
-    assert ended.why.startswith("not done after")
-
-
-def test_a_process_that_wants_too_much_memory_is_told_so():
-    assert python("x = bytearray(500_000_000)", limit=200_000_000).why == "out of memory"
-
-
-def test_a_failure_is_one_line_without_folders():
-    ended = python("raise ValueError('no /some/where/file here')")
-    assert ended.why == "ValueError: no ... here"
-
-
-def test_a_peer_runs_in_a_process_of_its_own(small, tmp_path):
-    context = Context(quick=True, work=tmp_path, results=tmp_path, threads=1)
-    task = contest.Task("small", tuple(small[2]), 2, 32, 4, limit=larger.LIMIT)
-    results = Results(tmp_path / "found.json", say=lambda line: None)
-    cell = contest.compete(context, results, task, "loop-float64")
-    assert cell["ok"], cell
-    assert 0 < cell["train"] < cell["wall"]
-    assert set(results.cells) == {"small/tune-fourier", "small/loop-float64"}
-
-
-# -- results
-
-
-def test_cells_are_written_at_once_and_kept(tmp_path):
-    path, calls = tmp_path / "found.json", []
-
-    def measure():
-        calls.append(1)
-        return {"ok": True, "value": len(calls)}
-
-    assert Results(path).cell("a", measure)["value"] == 1
-    assert read(path)["cells"] == {"a": {"ok": True, "value": 1}}
-    assert Results(path).cell("a", measure)["value"] == 1
-    again = Results(path, again=True)
-    assert again.cell("a", measure)["value"] == 2
-    assert again.cell("a", measure)["value"] == 2  # once a run
-
-
-def test_half_a_table_is_never_taken_for_one(tmp_path):
-    def broken(path):
-        path.mkdir()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tables.once(tmp_path / "table", broken)
-    assert tables.once(tmp_path / "table", lambda path: path.mkdir()).exists()
-
-
-def test_the_machine_is_described_without_its_name():
-    import platform
-
-    found = describe()
-    assert found["cores"] >= 1
-    assert found["memory"] > 1e8
-    assert found["versions"]["numpy"] == np.__version__
-    assert platform.node() not in json.dumps(found) or not platform.node()
 
 
 def test_exponents_are_those_of_a_power():

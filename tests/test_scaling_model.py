@@ -1,33 +1,28 @@
 """The model behind docs/scaling.md: its clock against plain arithmetic, its tables against the page."""
 
-import importlib.machinery
-import importlib.util
-import json
 import sys
 
 import numpy as np
 import pytest
-from cluster_tools import quick_to_start
 from commands import PROJECT
 
+sys.path.insert(0, str(PROJECT / "scripts"))
 
-def load_script(name):
-    loader = importlib.machinery.SourceFileLoader(name, str(PROJECT / "scripts" / name))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    sys.modules[name] = module  # dataclasses look for their module
-    loader.exec_module(module)
-    return module
+from benchlib import simulated as model
+from benchlib.page.scaled import written_into
+from benchlib.places import RESULTS, SCALING
+from benchlib.results import read
+from benchlib.scaling import fit_rows
 
-
-model = load_script("scaling_model")
 FREE = {"add": 0.0, "move": 0.0, "latency": 0.0, "task": 0.0, "state": 0}
+KEPT = read(RESULTS / "scaling.json")["cells"]
 
 
 def costs(**seconds):
     return model.Costs(**{"row": 1e-3, **FREE, **seconds})
 
 
-def test_where_only_rows_cost_time_workers_share_it():
+def test_where_only_rows_cost_time_clustershare_it():
     assert model.simulate(costs(), 64_000, np.ones(1))["seconds"] == pytest.approx(64.0)
     assert model.simulate(costs(), 64_000, np.ones(4))["seconds"] == pytest.approx(16.0, rel=0.02)
 
@@ -40,8 +35,7 @@ def test_equal_parts_meet_in_a_tree(levels):
     spans = [model.Span(i, i + 1) for i in range(workers)]
     job = model.Pass.start(model.NoStatistic(), model.ArraySource(np.zeros((workers, 1), np.float32)))
     groups = model.Groups(model.units_of(spans))
-    limits, read = model.Limits(10.0, lambda span: True), model.RowsToRead("", "error")
-    model.Summing(job, cluster, groups, read, limits).run(model.unwatched)
+    model.Summing(job, cluster, groups, {}, seconds=10.0, fits=lambda span: True).run(lambda job: None)
     assert cluster.merges == workers - 1
     assert cluster.clock == pytest.approx(1e-3 + levels * 2.5 + 2.0)
     assert cluster.clock - 1e-3 == pytest.approx(model.merging_seconds(costs(add=0.5, move=2.0), workers))
@@ -69,11 +63,11 @@ def test_speeds_have_a_mean_of_one_and_stragglers():
 
 
 def test_rows_are_modelled_by_what_was_measured():
-    assert model.fit_rows({D: 3e-9 * D + 8e-12 * D * D for D in (250, 1000, 5000)}) == pytest.approx([3e-9, 8e-12])
+    assert fit_rows({D: 3e-9 * D + 8e-12 * D * D for D in (250, 1000, 5000)}) == pytest.approx([3e-9, 8e-12])
 
 
 def test_the_limit_in_d_is_where_merging_and_summing_take_as_long():
-    constants = json.loads((PROJECT / "docs" / "pictures" / "scaling.json").read_text())["constants"]
+    constants = KEPT["constants"]
     D = model.dominated(constants, 100_000, 100)
     below, above = (model.least_rows(model.Costs.at(constants, int(D * f)), 100) for f in (0.9, 1.1))
     assert above < 100_000 < below
@@ -81,19 +75,5 @@ def test_the_limit_in_d_is_where_merging_and_summing_take_as_long():
 
 
 def test_the_page_has_the_numbers_of_the_file():
-    page = (PROJECT / "docs" / "scaling.md").read_text(encoding="utf-8")
-    found = json.loads((PROJECT / "docs" / "pictures" / "scaling.json").read_text())
-    assert model.written_into(page, found) == page, "run scripts/scaling_model"
-
-
-def test_it_measures_and_shows_toy_sizes(capsys):
-    with quick_to_start():
-        model.main(["--quick"], standalone_mode=False)
-    shown = capsys.readouterr().out
-    assert sum(line.startswith("| --- |") for line in shown.splitlines()) == len(model.SECTIONS)
-    assert "10 workers" in shown
-
-
-def test_help_says_what_it_does(capsys):
-    model.main(["--help"], standalone_mode=False)
-    assert "rewrite docs/scaling.md" in " ".join(capsys.readouterr().out.split())
+    page = SCALING.read_text(encoding="utf-8")
+    assert written_into(page, KEPT) == page, "run scripts/bench page"

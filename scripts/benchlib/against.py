@@ -1,4 +1,4 @@
-"""`peers`: streamrf and the peers on seven tasks: time, peak resident memory and test error together."""
+"""`peers`: time, peak resident memory and test error of streamrf and the peers on seven tasks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import zarr
 
 from benchlib.contest import OURS, PEERS, Task, compete, ready
 from benchlib.context import Context
+from benchlib.results import Results
 from benchlib.sets import SETS
 
 TASKS = ("covtype2", "covtype7", "kddcup99", "adult", "cpu", "casp", "mnist")
@@ -42,11 +43,11 @@ def epochs_of(context: Context, table: Path, entrant: str) -> int:
     return 1 if entrant == "dask-ml-incremental" and rows > 100_000 else min(100, max(3, VISITS // rows))
 
 
-def run(context: Context) -> None:
+def run(context: Context) -> Results:
     results = context.open("peers")
     for name in TASKS:
         if not ready(context, SETS[name]):
             continue
         for entrant in (each for each in ENTRANTS if name not in LEFT_OUT.get(each, ())):
             compete(context, results, task_of(context, name, entrant), entrant)
-    results.write()
+    return results

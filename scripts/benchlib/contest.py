@@ -8,46 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
 from benchlib import ours
 from benchlib.context import Context
 from benchlib.environment import find, versions
+from benchlib.peers import PEERS
 from benchlib.results import Cell, Results, rounded
 from benchlib.running import run
 from benchlib.sets import DataSet
 
-Tables = tuple[Path, Path]
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A peer: what the page calls it, the package it needs, its searches and what it is set to beyond them."""
-
-    name: str
-    title: str
-    package: str
-    searches: tuple[str, ...] = ()
-    rounds: bool = False
-
-
-PEERS = {
-    each.name: each
-    for each in (
-        Peer("loop-float32", "numpy loop, float32: `G += Z.T @ Z`", "numpy", ("tune-fourier",)),
-        Peer("loop-ssyrk", "numpy loop, float32, in-place `ssyrk`", "scipy", ("tune-fourier",)),
-        Peer("loop-float64", "numpy loop, float64: `G += Z.T @ Z`", "numpy", ("tune-fourier",)),
-        Peer("intelex", "scikit-learn-intelex `IncrementalRidge`", "scikit-learn-intelex", ("tune-fourier",)),
-        Peer("dask-array", "dask.array `Z.T @ Z`", "dask", ("tune-fourier",)),
-        Peer("rbfsampler-sgd", "`RBFSampler` + `SGD.partial_fit`", "scikit-learn", ("tune-fourier", "tune-sgd")),
-        Peer("dask-ml-incremental", "dask-ml `Incremental(SGD)`", "dask-ml", ("tune-fourier", "tune-sgd")),
-        Peer("nystroem-ridge", "`Nystroem` + `Ridge`", "scikit-learn", ("tune-fourier", "tune-nystroem")),
-        Peer("lightgbm", "LightGBM", "lightgbm", ("tune-lightgbm",), rounds=True),
-        Peer("xgboost", "XGBoost", "xgboost", ("tune-xgboost",), rounds=True),
-        Peer("xgboost-external", "XGBoost, external memory", "xgboost", ("tune-xgboost",), rounds=True),
-        Peer("exact", "exact kernel machine", "scikit-learn", ("tune-exact",)),
-    )
-}
 OURS = {
     "streamrf": "**streamrf**, Fourier features",
     "streamrf-cg": "**streamrf**, Fourier features by `--solver cg`",
@@ -62,7 +30,7 @@ class Task:
     """A task of a contest: tables, classes, sizes, and the limits that hold for all."""
 
     name: str
-    tables: Tables
+    tables: ours.Tables
     classes: int
     D: int
     grids: int
@@ -70,20 +38,25 @@ class Task:
     limit: int | None = None
     epochs: int = 5
     rounds: int = 500
-    more: tuple[tuple[str, Any], ...] = ()
+    more: tuple[tuple[str, Any], ...] = ()  # settings of the peer, instead of what its searches found
+    search: bool = True
     options: tuple[object, ...] = ()  # of streamrf
 
 
 def ready(context: Context, each: DataSet) -> bool:
     """Whether a data set is wanted and there. What there is to compile is compiled before any clock runs."""
-    if not context.wants(each.name):
-        return False
-    if not (context.quick or each.there):
-        click.echo(f"{each.name}: {each.file} is not there: skipped")
-        return False
-    if not context.quick:
-        ours.warm_up(context, each.tables(context.work, quick=True))
-    return True
+    found = context.wants(each.name) and is_there(context, each)
+    if found:
+        ours.warm_up(context, each.classes)
+    return found
+
+
+def is_there(context: Context, each: DataSet) -> bool:
+    """Whether its file is; toy sizes need none."""
+    if context.quick or each.there:
+        return True
+    context.say(f"{each.name}: {each.file} is not there: skipped")
+    return False
 
 
 def compete(context: Context, results: Results, task: Task, name: str, label: str | None = None) -> Cell:
@@ -94,32 +67,19 @@ def compete(context: Context, results: Results, task: Task, name: str, label: st
     python = find(context)
     if PEERS[name].package not in _installed(python, results):
         return results.cell(key, lambda: {"ok": False, "why": f"{PEERS[name].package} is not installed"})
-    try:
-        settings, search = _searched(context, results, task, name, python)
-    except SearchFailed as failed:
-        why = f"its search failed: {failed}"
-        return results.cell(key, lambda: {"ok": False, "why": why})
-    settings |= dict(task.more)
-    return results.cell(key, lambda: _peer(context, task, name, python, settings, search))
-
-
-class SearchFailed(Exception):
-    """A peer's search did not end; its sentence says why."""
-
-
-def _searched(context: Context, results: Results, task: Task, name: str, python: Path) -> tuple[dict[str, Any], float]:
-    """What the searches of a peer settled, each beginning where the one before ended, and the seconds they took."""
     settings: dict[str, Any] = {"D": task.D, "epochs": task.epochs, "rounds": task.rounds}
     settings |= {"toy": True} if context.quick else {}
     seconds = 0.0
-    for step in PEERS[name].searches:
+    for step in PEERS[name].searches if task.search else ():
         measure = partial(_search, context, task, step, python, dict(settings))
         found = results.cell(f"{task.name}/{step}", measure)
         if found.get("ok") is False:
-            raise SearchFailed(found["why"])
+            why = f"its search failed: {found['why']}"
+            return results.cell(key, lambda why=why: {"ok": False, "why": why})
         settings |= {k: v for k, v in found.items() if k not in ("seconds", "tried", "held_out", "peak", "ok")}
         seconds += found["seconds"]
-    return settings, seconds
+    settings |= dict(task.more)
+    return results.cell(key, lambda: _peer(context, task, name, python, settings, seconds))
 
 
 def _installed(python: Path, results: Results) -> dict[str, str]:
@@ -148,12 +108,11 @@ def _search(context: Context, task: Task, step: str, python: Path, settings: dic
     return rounded({"ok": True, **ended.json()}) if ended.ok else ours.failure(ended)
 
 
-def _peer(
-    context: Context, task: Task, name: str, python: Path, settings: dict[str, Any], search: float
-) -> dict[str, Any]:
+def _peer(context: Context, task: Task, name: str, python: Path, settings: dict[str, Any], search: float) -> Cell:
     ended = _start(context, task, name, python, settings, task.limit)
     if not ended.ok:
         return {**ours.failure(ended), "settings": settings}
     found = ended.json()
     peak = max(ended.peak, found.pop("peak"))
-    return rounded({"ok": True, **found, "search": search, "wall": ended.seconds, "peak": peak, "settings": settings})
+    return rounded({"ok": True, **found, "search": search, "wall": ended.seconds, "cpu": ended.cpu,
+                    "peak": peak, "settings": settings})  # fmt: skip

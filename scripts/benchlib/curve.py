@@ -7,7 +7,7 @@ from dataclasses import replace
 from benchlib import against
 from benchlib.contest import Task, compete, ready
 from benchlib.context import Context
-from benchlib.results import Cell
+from benchlib.results import Cell, Results
 from benchlib.sets import SETS
 
 SET = "covtype2"
@@ -26,10 +26,10 @@ ROUNDS = ("rbfsampler-sgd", "lightgbm", "xgboost")  # these keep errors and time
 MINUTES = "about 13 minutes after `peers`, else 20"
 
 
-def run(context: Context) -> None:
-    if not ready(replace(context, only=()), SETS[SET]):
-        return
+def run(context: Context) -> Results:
     shared, results = context.open("peers"), context.open("curve")
+    if not ready(replace(context, only=()), SETS[SET]):
+        return results
     for name in (*SIZES, *ROUNDS):
         if context.wants(name) and not context.quick:
             compete(context, shared, against.task_of(context, SET, name), name)
@@ -37,7 +37,7 @@ def run(context: Context) -> None:
         for size in sizes:
             if context.wants(name):
                 compete(context, results, sized(context, name, what, size), name, f"{name}/{size}")
-    results.write()
+    return results
 
 
 def sized(context: Context, name: str, what: str, size: int) -> Task:

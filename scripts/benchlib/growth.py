@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from benchlib import ours
 from benchlib.context import Context
-from benchlib.ours import failure, streamrf, warm_up
-from benchlib.results import Cell, rounded
+from benchlib.results import Cell, Results, rounded
 from benchlib.tables import generated
 
 MINUTES = "about 9 minutes, of which D = 20,000 takes 3"
@@ -49,32 +49,26 @@ TOYS: dict[str, list[Size]] = {
 }
 
 
-def run(context: Context) -> None:
+def run(context: Context) -> Results:
     results = context.open("growth")
-    if not context.quick:
-        toy = Size(2000, 64).table(context.work)
-        warm_up(context, (toy, toy))
+    ours.warm_up(context)
     for axis, sizes in (TOYS if context.quick else AXES).items():
         for size in sizes:
             if context.wants(axis):
                 value = getattr(size, axis) or 1
                 results.cell(f"{axis}/{value}", lambda size=size: measure(context, size))
-    results.write()
-    for axis in AXES:
-        for line in sentences(axis, results.cells):
-            results.say(line)
+    return results
 
 
-def measure(context: Context, size: Size) -> Cell:
+def measure(context: Context, size: Size, *options: Any) -> Cell:
     """Training at fixed settings: the pass, the solve, and the most memory it held."""
-    options: tuple[Any, ...] = ("--D", size.D, *FIXED, "--out", context.work / "models" / "grow.model")
-    options = (*options, "--task", "classification" if size.classes else "regression")
-    threads = context.threads
+    task, threads = "classification" if size.classes else "regression", context.threads
     if size.workers:
         options, threads = (*options, "--workers", size.workers), 1
-    ended = streamrf(context, "train", size.table(context.work), *options, threads=threads)
+    given = ("--D", size.D, *FIXED, "--out", ours.model_of(context), "--task", task, *options)
+    ended = ours.streamrf(context, "train", size.table(context.work), *given, threads=threads)
     if not ended.ok:
-        return failure(ended)
+        return ours.failure(ended)
     report = ended.json()
     return rounded({"ok": True, "rows": size.rows, "D": size.D, "inputs": size.inputs, "classes": size.classes or 1,
                     "workers": size.workers, "pass": report["seconds"]["pass"], "solve": report["seconds"]["solve"],

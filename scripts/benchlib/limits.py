@@ -7,19 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import zarr
 
 from benchlib import peak
 from benchlib.context import Context
-from benchlib.results import Cell, rounded
+from benchlib.parts import fourier, syrk
+from benchlib.results import Cell, Results, rounded
 from benchlib.tables import CHUNK, generated
-from streamrf.support.threads import in_turn
+from streamrf.clocks import in_turn
+from streamrf.products import LIMITS, PRODUCT_ROWS, Layout, choose_product, proven_products
+from streamrf.sources import open_source
+from streamrf.threads import Threads
 
 MINUTES = "about 4 minutes"
 INPUTS = 54
 
 
-def run(context: Context) -> None:
+def run(context: Context) -> Results:
     results = context.open("limits")
     sizes = (256,) if context.quick else (1000, 2000, 5000, 10_000)
     results.cell("peak", lambda: machine_peak(context))
@@ -31,7 +37,7 @@ def run(context: Context) -> None:
             results.cell(f"map/{D}", lambda D=D: map_rates(context, D))
     if context.wants("reading"):
         results.cell("reading", lambda: reading_rates(context))
-    results.write()
+    return results
 
 
 def machine_peak(context: Context) -> Cell:
@@ -42,25 +48,12 @@ def machine_peak(context: Context) -> Cell:
 
 def gram_rates(context: Context, D: int) -> Cell:
     """Billions of operations a second of the full product 2 n D^2: BLAS in floats, ours in integers."""
-    from streamrf.features.precision import LIMITS
-    from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, proven_products
-    from streamrf.support.threads import Threads
-
     rows = 512 if context.quick else PRODUCT_ROWS
     rng, layout = np.random.default_rng(0), Layout(D)
     Z = rng.standard_normal((rows, D), dtype=np.float32)
-    single, double = (np.zeros((D, D), kind, order="F") for kind in (np.float32, np.float64))
     totals = np.zeros(layout.length, np.int64)
     with Threads(context.threads) as threads:
-
-        def syrk(name: str, Z: np.ndarray, G: np.ndarray) -> Callable[[], object]:
-            def work() -> None:
-                with threads.blas():
-                    getattr(blas, name)(1.0, Z.T, beta=1.0, c=G, overwrite_c=1, lower=1)
-
-            return work
-
-        works = {"ssyrk": syrk("ssyrk", Z, single), "dsyrk": syrk("dsyrk", Z.astype(np.float64), double)}
+        works = {"ssyrk": syrk("ssyrk", Z, threads), "dsyrk": syrk("dsyrk", Z.astype(np.float64), threads)}
         for bits in (8, 12):
             block = rng.integers(-LIMITS[bits], LIMITS[bits] + 1, (rows, D))
             for name, product in proven_products(bits).items():
@@ -72,17 +65,10 @@ def gram_rates(context: Context, D: int) -> Cell:
 
 def map_rates(context: Context, D: int) -> Cell:
     """Features a second: our map to integers beside sgemm and a cosine of numpy."""
-    from streamrf.features.build import build_fourier
-    from streamrf.features.kernels import make_kernel
-    from streamrf.features.precision import make_precision
-    from streamrf.statistics.gram_kernels import choose_product
-    from streamrf.support.threads import Threads
-
     rows = 512 if context.quick else 16_384
     X = np.random.default_rng(0).standard_normal((rows, INPUTS), dtype=np.float32)
     W, b = np.random.default_rng(1).standard_normal((INPUTS, D), dtype=np.float32) / 7, np.zeros(D, np.float32)
-    kernel = make_kernel("gaussian", length_scale=7.0)
-    features = build_fourier("mc", kernel, D, INPUTS, form="phase", precision=make_precision("8"), seed=0)
+    features = fourier(D, INPUTS)
     with Threads(context.threads) as threads:
         Z = np.empty((rows, D), np.float32)
 
@@ -103,11 +89,6 @@ def map_rates(context: Context, D: int) -> Cell:
 
 def reading_rates(context: Context) -> Cell:
     """Bytes a second of our sources beside bare loops of zarr and pyarrow over the same files."""
-    import pyarrow.parquet as parquet
-    import zarr
-
-    from streamrf.data.open import open_source
-
     rows = 5000 if context.quick else 1_000_000
     table = generated(context.work / "tables" / f"read-{rows}" / "train.zarr", rows, INPUTS)
     columns = as_parquet(table)
@@ -133,9 +114,6 @@ def reading_rates(context: Context) -> Cell:
 
 
 def as_parquet(table: Path) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-    import zarr
 
     path = table.with_suffix(".parquet")
     if not path.exists():

@@ -10,9 +10,9 @@ from typing import Any
 from benchlib.context import Context
 from benchlib.results import Cell, rounded
 from benchlib.running import Ended, run
+from benchlib.tables import generated
 
 Tables = tuple[Path, Path]
-WARM = ("--memory", "1GB")
 TOY = ("--pilot", "none")
 
 
@@ -24,13 +24,18 @@ def streamrf(
     return run(command, timeout=timeout, threads=threads, limit=limit)
 
 
+def model_of(context: Context) -> Path:
+    """Where the model that was trained last is."""
+    return context.work / "models" / "bench.model"
+
+
 def train(context: Context, tables: Tables, *options: object, limit: int | None = None, timeout: float = 900) -> Cell:
     """Train and test with some options: what is searched for is told apart from what is trained."""
-    model = context.work / "models" / "bench.model"
+    model = model_of(context)
     shutil.rmtree(model, ignore_errors=True)
     model.parent.mkdir(parents=True, exist_ok=True)
     common = ("--out", model, "--overwrite", "--no-statistics", "--no-checkpoint", *(TOY if context.quick else ()))
-    ended = streamrf(context, "train", tables[0], *options, *common, limit=limit, timeout=timeout)
+    ended = streamrf(context, "train", tables[0], *common, *options, limit=limit, timeout=timeout)
     if not ended.ok:
         return failure(ended)
     report = ended.json()
@@ -44,12 +49,14 @@ def failure(ended: Ended) -> Cell:
 
 def cell_of(ended: Ended, report: dict[str, Any], scores: dict[str, Any]) -> Cell:
     seconds, chosen = report["seconds"], report["chosen"]
-    kept = ("kernel", "length_scale", "map", "scaling", "ridge", "D", "grids", "bits", "solver")
+    learned = {"learning": report["learning"]} if report["learning"] else {}
+    kept = ("kernel", "length_scale", "map", "form", "scaling", "ridge", "D", "grids", "bits", "solver")
     return rounded({
         "ok": True, "error": error_of(scores), "search": seconds.get("pilot", 0.0),
-        "train": seconds["total"] - seconds.get("pilot", 0.0), "wall": ended.seconds,
+        "train": seconds["total"] - seconds.get("pilot", 0.0), "wall": ended.seconds, "cpu": ended.cpu,
         "peak": max(ended.peak, report["memory"]["peak"]), "scores": short(scores),
         "settings": {name: chosen[name] for name in kept if chosen.get(name) is not None}, "seconds": seconds,
+        "holdout": short(report["holdout"] or {}), **learned,
     })  # fmt: skip
 
 
@@ -62,7 +69,9 @@ def short(scores: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in scores.items() if isinstance(value, float | int)}
 
 
-def warm_up(context: Context, tables: Tables) -> None:
-    """Compile what there is to compile, so that no contestant's clock runs meanwhile."""
-    for options in (("--D", 64), ("--D", 64, "--solver", "cg"), ("--map", "binning", "--grids", 4)):
-        train(context, tables, *options, *WARM)
+def warm_up(context: Context, classes: int = 0) -> None:
+    """Compile what there is to compile, so that no contestant's clock runs meanwhile. Toys need not care."""
+    if not context.quick:
+        table = generated(context.work / "tables" / f"warm-{classes}.zarr", 2000, 20, classes=classes)
+        for options in (("--D", 64), ("--D", 64, "--solver", "cg"), ("--map", "binning", "--grids", 4)):
+            train(context, (table, table), *options, "--memory", "1GB")

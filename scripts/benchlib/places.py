@@ -12,3 +12,4 @@ WORK = Path(os.environ.get("STREAMRF_BENCH", ROOT / "build" / "bench"))
 RESULTS = ROOT / "docs" / "benchmarks"
 PICTURES = ROOT / "docs" / "pictures"
 PAGE = ROOT / "docs" / "benchmarks.md"
+SCALING = ROOT / "docs" / "scaling.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -34,6 +35,7 @@ class Ended:
     seconds: float
     peak: int
     timed_out: bool
+    cpu: float = 0.0  # seconds
 
     @property
     def ok(self) -> bool:
@@ -95,7 +97,7 @@ def run(command: list[str], *, timeout: float, threads: int, limit: int | None =
     if limit is not None:
         command = ["bash", "-c", f'ulimit -d {limit // 1024}; exec "$@"', "bash", *command]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), _cpu()
         process = subprocess.Popen(
             command, stdout=out, stderr=err, env=_environment(threads, environment), start_new_session=True, cwd=ROOT
         )
@@ -107,7 +109,13 @@ def run(command: list[str], *, timeout: float, threads: int, limit: int | None =
         watch.join()
         for file in (out, err):
             file.seek(0)
-        return Ended(process.returncode, out.read(), err.read(), seconds, watch.peak, timed_out)
+        return Ended(process.returncode, out.read(), err.read(), seconds, watch.peak, timed_out, _cpu() - cpu)
+
+
+def _cpu() -> float:
+    """CPU seconds of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _wait(process: subprocess.Popen[str], timeout: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchlib.contest import Task, compete, ready
 from benchlib.context import Context
+from benchlib.results import Results
 from benchlib.sets import SETS
 
 PAPER = {  # set: (D, error, time), (P, error, time), (error, time) of the exact machine; errors in %
@@ -23,7 +24,7 @@ def task_of(context: Context, name: str) -> Task:
     return Task(name, each.tables(context.work, context.quick), each.classes, *sizes, timeout=240)
 
 
-def run(context: Context) -> None:
+def run(context: Context) -> Results:
     results = context.open("table1")
     for name in PAPER:
         if not ready(context, SETS[name]):
@@ -33,4 +34,4 @@ def run(context: Context) -> None:
         compete(context, results, task, "streamrf-binning")
         if name not in EXACT_IS_TOO_LARGE or context.quick:
             compete(context, results, task, "exact")
-    results.write()
+    return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -38,19 +39,23 @@ def bends(X: np.ndarray) -> np.ndarray:
     return np.sin(X[:, 0] + X[:, 1 % X.shape[1]]) + 0.5 * np.cos(X[:, 2 % X.shape[1]]) * X[:, 3 % X.shape[1]]
 
 
-def generated(path: Path, rows: int, inputs: int, *, classes: int = 0, noise: float = 0.3, seed: int = 0) -> Path:
-    """A table of any size, written a chunk at a time."""
-    return once(path, lambda part: _generate(part, rows, inputs, classes, noise, seed))
+def generated(path: Path, rows: int, inputs: int, **options: Any) -> Path:
+    """A table of any size, unless it is there."""
+    return once(path, lambda part: generate(part, rows, inputs, **options))
 
 
-def _generate(path: Path, rows: int, inputs: int, classes: int, noise: float, seed: int) -> None:
-    group, chunk = zarr.open_group(str(path), mode="w"), min(100_000, rows)
+def generate(
+    path: Path, rows: int, inputs: int, *, classes: int = 0, noise: float = 0.3, seed: int = 0,
+    target: Target = bends, chunk: int = 100_000,
+) -> None:  # fmt: skip
+    """Normal inputs and a function of them with noise, written a chunk at a time."""
+    group, chunk = zarr.open_group(str(path), mode="w"), min(chunk, rows)
     X = group.create_array("X", shape=(rows, inputs), chunks=(chunk, inputs), dtype="float32")
     y = group.create_array("y", shape=(rows,), chunks=(chunk,), dtype="int64" if classes else "float32")
     for number, start in enumerate(range(0, rows, chunk)):
         rng = np.random.default_rng([seed, number])
         block = rng.standard_normal((min(chunk, rows - start), inputs), dtype=np.float32)
-        values = bends(block) + noise * rng.standard_normal(len(block), dtype=np.float32)
+        values = target(block) + noise * rng.standard_normal(len(block), dtype=np.float32)
         X[start : start + len(block)] = block
         y[start : start + len(block)] = into_classes(values, classes) if classes else values
 
@@ -60,3 +65,9 @@ def into_classes(values: np.ndarray, classes: int) -> np.ndarray:
     from scipy.special import ndtr
 
     return np.minimum((ndtr(values) * classes).astype(np.int64), classes - 1)
+
+
+def arrays(path: Path) -> Rows:
+    """X and y of a table, in memory."""
+    group = zarr.open_group(str(path), mode="r")
+    return group["X"][:], group["y"][:]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchlib.page import compared, grown, papers
+from benchlib.page import compared, grown, papers, scaled
 from benchlib.page.words import machine_lines
-from benchlib.places import PAGE, PICTURES, RESULTS
+from benchlib.places import PAGE, PICTURES, RESULTS, SCALING
 from benchlib.results import read
 
 Found = dict[str, dict[str, Any]]
@@ -33,25 +33,33 @@ was resident. Errors are shares of wrong classes, or root mean squared errors.""
 
 def load(results: Path) -> Found:
     """Every result that is there."""
-    names = {name for name, _ in SECTIONS.values()}
+    names = {name for name, _ in SECTIONS.values()} | {"scaling"}
     return {name: read(path) for name in sorted(names) if (path := results / f"{name}.json").exists()}
 
 
 def text(found: Found) -> str:
     """The whole page."""
-    lines = [HEAD, ""]
-    lines += machine_lines(found)
+    found = {name: each for name, each in found.items() if name != "scaling"}  # it has a page of its own
+    lines = [HEAD, "", *machine_lines(found)]
     for heading, (name, section) in SECTIONS.items():
         lines += ["", f"## {heading}", ""]
         lines += section(found) if name in found else [f"Not measured yet: `scripts/bench {name}` does."]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def section_of(name: str, found: Found) -> list[str]:
+    """What the page says of one benchmark."""
+    return next((section(found) for each, section in SECTIONS.values() if each == name), [])
+
+
 def make(results: Path = RESULTS, out: Path = PAGE, pictures: Path = PICTURES) -> str:
-    """Write the page and draw its pictures."""
+    """Write the page and draw its pictures; the page of scaling lies beside it."""
     from benchlib.page.draw import draw
 
     found = load(results)
     drawn = draw(found, pictures)
     out.write_text(text(found), encoding="utf-8")
-    return f"{out.name}: {len(found)} of {len(SECTIONS)} results, {len(drawn)} pictures"
+    if "scaling" in found:
+        scaling = scaled.written_into(SCALING.read_text(encoding="utf-8"), found["scaling"]["cells"])
+        out.with_name(SCALING.name).write_text(scaling, encoding="utf-8")
+    return f"{out.name}: {len(found)} of {len(SECTIONS) + 1} results, {len(drawn)} pictures"

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchlib import larger
 from benchlib.against import ENTRANTS, LEFT_OUT, TASKS
+from benchlib.contest import TITLES
 from benchlib.curve import points
 from benchlib.page.words import (
     called,
@@ -20,7 +21,6 @@ from benchlib.page.words import (
     size,
     table,
     times,
-    title,
 )
 from benchlib.results import Cell
 from benchlib.sets import SETS
@@ -38,8 +38,8 @@ def peers(found: Found) -> list[str]:
     cells = found["peers"]["cells"]
     tasks = [name for name in TASKS if of_task(cells, name)]
     remark = found["peers"].get("remark")  # put there by hand; a new measurement writes the file without it
-    lines = ["![Error against training time](pictures/benchmarks-peers.png)", "", *_overall(cells, tasks)]
-    lines = [*([f"**{remark}**", ""] if remark else []), *lines]
+    lines = [f"**{remark}**", ""] if remark else []
+    lines += ["![Error against training time](pictures/benchmarks-peers.png)", "", *_overall(cells, tasks)]
     for name in tasks:
         mine = of_task(cells, name)
         wanted = [each for each in ENTRANTS if name not in LEFT_OUT.get(each, ())]
@@ -65,27 +65,17 @@ def _overall(cells: dict[str, Cell], tasks: list[str]) -> list[str]:
 
 def _task(mine: dict[str, Cell], name: str) -> list[str]:
     order = sorted(mine, key=lambda each: mine[each].get("error", float("inf")))
-    rows = [[title(each), *_figures(mine[each], name)] for each in order]
+    rows = [[TITLES[each], *_figures(mine[each], name)] for each in order]
     heads = ("system", "size", "test error", "search", "training", "peak memory")
-    return [*table(heads, rows, left=2), "", *_sentences(finished(mine), name)]
+    done = finished(mine)
+    return [*table(heads, rows, left=2), "", *_same_features(done, name), *_better_peers(done, name)]
 
 
 def _figures(cell: Cell, name: str) -> list[str]:
+    peak = size(cell["peak"]) if "peak" in cell else ""
     if not cell["ok"]:
-        return [
-            "",
-            cell["why"],
-            "",
-            seconds(cell["wall"]) if "wall" in cell else "",
-            size(cell["peak"]) if "peak" in cell else "",
-        ]
-    return [
-        _size(cell),
-        error(cell["error"], name),
-        seconds(cell["search"]),
-        seconds(cell["train"]),
-        size(cell["peak"]),
-    ]
+        return ["", cell["why"], "", seconds(cell["wall"]) if "wall" in cell else "", peak]
+    return [_size(cell), error(cell["error"], name), seconds(cell["search"]), seconds(cell["train"]), peak]
 
 
 def _size(cell: Cell) -> str:
@@ -96,10 +86,6 @@ def _size(cell: Cell) -> str:
         return f"{settings['grids']} grids"
     epochs = f", {cell['curve'][-1][0]}" if cell.get("curve") else ""
     return f"D = {settings['D']:,}{epochs}" if settings.get("D") else ""
-
-
-def _sentences(done: dict[str, Cell], name: str) -> list[str]:
-    return [*_same_features(done, name), *_better_peers(done, name)]
 
 
 def _same_features(done: dict[str, Cell], name: str) -> list[str]:
@@ -157,7 +143,7 @@ def memory(found: Found) -> list[str]:
     about, mine = cells["larger/table"], of_task(cells, "larger")
     done = finished(mine)
     order = sorted(mine, key=lambda each: (each not in done, mine[each].get("peak", 0)))
-    rows = [[title(each), *_outcome(mine[each])] for each in order]
+    rows = [[TITLES[each], *_outcome(mine[each])] for each in order]
     heads = ("system", "outcome", "test error", "peak memory", "training")
     return [
         f"{about['rows']:,} generated rows of {about['inputs']} columns, {size(about['bytes'])} as float32; every",
@@ -180,9 +166,7 @@ def _survivors(mine: dict[str, Cell], done: dict[str, Cell]) -> list[str]:
     dead = [called(each) for each in mine if each not in done]
     lines = [f"- Finished: {len(done)} of {len(mine)}." + (f" Died or did not end: {joined(dead)}." if dead else "")]
     if done:
-        least = min(done, key=lambda each: done[each]["peak"])
-        best = min(done, key=lambda each: done[each]["error"])
-        fastest = min(done, key=lambda each: done[each]["train"])
+        least, best, fastest = (min(done, key=lambda each: done[each][key]) for key in ("peak", "error", "train"))
         lines += [
             f"- Lowest peak: {called(least)} ({size(done[least]['peak'])}).",
             f"- Lowest error: {called(best)} ({shown(done[best], 'larger')}).",
@@ -205,7 +189,7 @@ def curve(found: Found) -> list[str]:
         ]
         if reached:
             value, name, label = min(reached)
-            rows.append([f"{budget} s", title(name), label, error(value, "covtype2")])
+            rows.append([f"{budget} s", TITLES[name], label, error(value, "covtype2")])
     heads = ("training time", "lowest error", "size", "test error")
     return [
         "Forest Cover, type 2 against the rest, 522,000 rows. One curve a system: numbers of features, of grids, of",

@@ -10,11 +10,13 @@ from benchlib.against import TASKS
 from benchlib.curve import points
 from benchlib.growth import AXES, NAMES
 from benchlib.page.grown import best_of, numbered
+from benchlib.page.scaled import draw as draw_scaling
 from benchlib.page.words import called as in_words
 from benchlib.page.words import finished, is_ours, of_task
 from benchlib.sets import SETS
 
 Found = dict[str, dict[str, Any]]
+FILES = {"limits": "benchmarks-roofline.png", "scaling": "scaling.png"}
 MARKERS = "osD^v<>PX*hp"
 
 
@@ -29,7 +31,7 @@ def draw(found: Found, folder: Path) -> list[Path]:
     for name, picture in PICTURES.items():
         if name in found:
             figure = picture(plt, found)
-            path = folder / f"benchmarks-{'roofline' if name == 'limits' else name}.png"
+            path = folder / FILES.get(name, f"benchmarks-{name}.png")
             folder.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
             plt.close(figure)
@@ -164,4 +166,5 @@ PICTURES: dict[str, Callable[[Any, Found], Any]] = {
     "curve": curve,
     "limits": limits,
     "growth": growth,
+    "scaling": lambda plt, found: draw_scaling(plt, found["scaling"]["cells"]),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchlib.li import COUNTS
 from benchlib.page.words import joined, of_task, seconds, table
 from benchlib.results import Cell
 from benchlib.sets import SETS
@@ -70,7 +71,7 @@ def tables23(found: Found) -> list[str]:
     return [
         "Gaussian kernel, width and scaling as in the paper; means over draws. Table 2 is the relative error of",
         "the kernel matrix, Table 3 the test error of a linear machine on 200 frequencies (RMSE, or % wrong). Each",
-        "entry is ours / the paper's. `scripts/bench_maps` and `scripts/bench_learned` say more.",
+        "entry is ours / the paper's. `scripts/bench tables23` measures them.",
         "", "### Table 2: frequencies that are drawn", "", *_maps(cells), "",
         "### Table 2: frequencies that are learned", "", *_learned(cells), "", "### Table 3", "", *_table3(cells),
     ]  # fmt: skip
@@ -108,7 +109,7 @@ def _learned(cells: dict[str, Cell]) -> list[str]:
     for name, cell in _parts(cells, "learned").items():
         for key, line in cell["found"]["table 2"].items():
             count_of = int(key.rsplit(" ", 1)[1])
-            paper = dict(zip((50, 100, 200), cell["paper"]["table 2"], strict=True)).get(count_of, (None,) * 3)
+            paper = dict(zip(COUNTS, cell["paper"]["table 2"], strict=False)).get(count_of, (None,) * 3)
             best = {kind: min(line[f"{kind} fixed"], line[f"{kind} fresh"]) for kind in ("SAMPLE", "CLUSTER")}
             pairs = [(line["MC"], paper[0]), (best["SAMPLE"], paper[1]), (best["CLUSTER"], paper[2])]
             rows.append([f"{name}, r = {key.rsplit(' ', 1)[1]}", *(_pair(*pair) for pair in pairs)])
@@ -122,7 +123,7 @@ def _table3(cells: dict[str, Cell]) -> list[str]:
     columns, rows, good, bad = ("MC", "SAMPLE", "CLUSTER", "SUPERVISE"), [], [], []
     for name, cell in _parts(cells, "learned").items():
         for line in cell["found"]["table 3"].values():
-            paper = cell["paper"]["table 3"]
+            paper = cell["paper"]["table 3"] or (float("nan"),) * len(columns)
             rows.append(
                 [name, *(f"{line[column]:.3f} / {value:g}" for column, value in zip(columns, paper, strict=True))]
             )

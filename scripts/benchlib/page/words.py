@@ -39,10 +39,6 @@ def times(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:.0f}"
 
 
-def title(name: str) -> str:
-    return TITLES[name]
-
-
 def called(name: str) -> str:
     """The title within a sentence."""
     return TITLES[name].replace("**", "")

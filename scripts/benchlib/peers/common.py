@@ -12,6 +12,7 @@ import numpy as np
 import zarr
 
 SAMPLE = 20_000
+Tries = Iterator[tuple[float, dict[str, Any]]]  # errors on a hold-out, and the settings that gave them
 
 
 @dataclass
@@ -29,18 +30,8 @@ class Job:
 
     def __post_init__(self) -> None:
         self.X, self.y = (zarr.open_group(str(self.train), mode="r")[name] for name in "Xy")
-
-    @property
-    def rows(self) -> int:
-        return self.X.shape[0]
-
-    @property
-    def inputs(self) -> int:
-        return self.X.shape[1]
-
-    @property
-    def outputs(self) -> int:
-        return self.classes if self.classes > 2 else 1
+        self.rows, self.inputs = self.X.shape
+        self.outputs = self.classes if self.classes > 2 else 1
 
     def blocks(self, rows: int = 20_000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return blocks(self.train, rows)
@@ -67,6 +58,17 @@ class Job:
             return float(losses.mean())
         self.scores["relative_error"] = float(np.sqrt(losses.sum() / (y.astype(float) ** 2).sum()))
         return float(losses.mean()) ** 0.5
+
+
+def search(tries: Callable[[Job], Tries]) -> Callable[[Job], dict[str, Any]]:
+    """The settings with the least error, how many were tried, and how long it took."""
+
+    def run(job: Job) -> dict[str, Any]:
+        start = time.perf_counter()
+        found = [(error, number, settings) for number, (error, settings) in enumerate(tries(job))]
+        return {**min(found)[2], "tried": len(found), "seconds": time.perf_counter() - start}
+
+    return run
 
 
 def blocks(path: Path, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -100,7 +102,10 @@ def decide(scores: np.ndarray, classes: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Nothing, zero mean and unit variance, or that of a signed logarithm. 0/1 columns are left as they are."""
+    """Nothing, zero mean and unit variance, or that of a signed logarithm. 0/1 columns are left as they are.
+
+    ``every`` is zero mean and unit variance of 0/1 columns too.
+    """
 
     kind: str
     mean: np.ndarray
@@ -110,8 +115,8 @@ class Scaling:
     def fit(cls, kind: str, X: np.ndarray) -> Scaling:
         V = bent(X) if kind == "log" else X
         spread = V.std(axis=0)
-        binary = ((X == 0) | (X == 1)).all(axis=0) | (spread == 0) | (kind == "none")
-        mean, factor = np.where(binary, 0, V.mean(axis=0)), np.where(binary, 1, 1 / np.where(spread > 0, spread, 1))
+        left = (((X == 0) | (X == 1)).all(axis=0) & (kind != "every")) | (spread == 0) | (kind == "none")
+        mean, factor = np.where(left, 0, V.mean(axis=0)), np.where(left, 1, 1 / np.where(spread > 0, spread, 1))
         return cls(kind, mean.astype(np.float32), factor.astype(np.float32))
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
@@ -162,6 +167,10 @@ class Sums:
     y: np.ndarray
     rows: int
 
+    @classmethod
+    def of(cls, Z: np.ndarray, Y: np.ndarray) -> Sums:
+        return cls(Z.T @ Z, Z.T @ Y, Z.sum(axis=0, dtype=float), Y.sum(axis=0, dtype=float), len(Z))
+
     def weights(self, ridge: float, lower: bool = False) -> tuple[np.ndarray, np.ndarray]:
         from scipy.linalg import cho_factor, cho_solve
 
@@ -169,9 +178,8 @@ class Sums:
         zm, ym = self.z / self.rows, self.y / self.rows
         S -= np.outer(zm, zm)
         S[np.diag_indices_from(S)] += ridge
-        w = cho_solve(
-            cho_factor(S, lower=lower, overwrite_a=True, check_finite=False), self.C / self.rows - np.outer(zm, ym)
-        )
+        factor = cho_factor(S, lower=lower, overwrite_a=True, check_finite=False)
+        w = cho_solve(factor, self.C / self.rows - np.outer(zm, ym))
         return w, ym - zm @ w
 
 

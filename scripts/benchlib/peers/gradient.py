@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import time
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from benchlib.peers.common import Job, Scaling
+from benchlib.peers.common import Job, Scaling, Tries, loss, search
 
 BLOCK = 4096
 MILESTONES = (1, 2, 3, 5, 10, 20, 50)  # epochs after which the error is looked at, besides the last
@@ -63,9 +63,12 @@ def sklearn(job: Job) -> float:
 
 
 def one_epoch(job: Job, model: Any, features: Any, mean: float, spread: float) -> None:
-    more = {"classes": np.arange(job.classes)} if job.classes else {}
     for X, y in job.blocks(BLOCK):
-        model.partial_fit(features(X), y if job.classes else (y - mean) / spread, **more)
+        model.partial_fit(features(X), y if job.classes else (y - mean) / spread, **classes_given(job))
+
+
+def classes_given(job: Job) -> dict[str, Any]:
+    return {"classes": list(range(job.classes))} if job.classes else {}
 
 
 def dask_ml(job: Job) -> float:
@@ -73,8 +76,7 @@ def dask_ml(job: Job) -> float:
     import dask.array as da
     from dask_ml.wrappers import Incremental
 
-    scaling, sampler = job.timed(lambda: make_sampler(job))
-    mean, spread = job.timed(lambda: unit(job))
+    (scaling, sampler), (mean, spread) = job.timed(lambda: (make_sampler(job), unit(job)))
     D = job.settings["D"]
 
     def features(X: np.ndarray) -> np.ndarray:
@@ -84,33 +86,26 @@ def dask_ml(job: Job) -> float:
         X, y = (da.from_zarr(str(job.train), component=name) for name in "Xy")
         Z = X.map_blocks(features, dtype=np.float32, chunks=(X.chunks[0], (D,)), meta=np.empty((0, 0), np.float32))
         model = Incremental(make_sgd(job), shuffle_blocks=False)
-        more = {"classes": list(range(job.classes))} if job.classes else {}
         with dask.config.set(scheduler="threads", num_workers=job.threads):
             for _ in range(job.settings["epochs"]):
-                model.partial_fit(Z, y if job.classes else (y - mean) / spread, **more)
+                model.partial_fit(Z, y if job.classes else (y - mean) / spread, **classes_given(job))
         return model.estimator_ if hasattr(model, "estimator_") else model.estimator
 
     model = job.timed(fit)
     return job.error(predictor(model, features, mean, spread, job.classes))
 
 
-def tune(job: Job) -> dict[str, Any]:
+@search
+def tune(job: Job) -> Tries:
     """Penalty and loss, or penalty and first step, by a hold-out of the sample and ten epochs each."""
-    X, y = job.sample()
-    cut = 3 * len(X) // 4
-    scaling, sampler = make_sampler(job)
-    mean, spread = unit(job)
-    Z = sampler.transform(scaling(X))
-    start, found = time.perf_counter(), []
-    for loss, eta0 in (("hinge", 0.01), ("log_loss", 0.01)) if job.classes else ((None, e) for e in (0.01, 0.1, 1.0)):
-        for alpha in (1e-7, 1e-6, 1e-5, 1e-4):
-            job.settings.update(alpha=alpha, loss=loss, eta0=eta0)
-            model = make_sgd(job)
-            more = {"classes": np.arange(job.classes)} if job.classes else {}
-            for _ in range(min(10, max(5, job.settings["epochs"]))):
-                model.partial_fit(Z[:cut], y[:cut] if job.classes else (y[:cut] - mean) / spread, **more)
-            said = model.predict(Z[cut:])
-            wrong = (said != y[cut:]).mean() if job.classes else ((mean + spread * said - y[cut:]) ** 2).mean()
-            found.append((float(wrong), alpha, loss, eta0))
-    _, alpha, loss, eta0 = min(found, key=lambda each: each[0])
-    return {"alpha": alpha, "loss": loss, "eta0": eta0, "seconds": time.perf_counter() - start, "tried": len(found)}
+    (X, y), (mean, spread), (scaling, sampler) = job.sample(), unit(job), make_sampler(job)
+    Z, cut, more = sampler.transform(scaling(X)), 3 * len(X) // 4, classes_given(job)
+    ways = [("hinge", 0.01), ("log_loss", 0.01)] if job.classes else [(None, eta0) for eta0 in (0.01, 0.1, 1.0)]
+    for (kind, eta0), alpha in product(ways, (1e-7, 1e-6, 1e-5, 1e-4)):
+        tried = {"alpha": alpha, "loss": kind, "eta0": eta0}
+        job.settings |= tried
+        model = make_sgd(job)
+        for _ in range(min(10, max(5, job.settings["epochs"]))):
+            model.partial_fit(Z[:cut], y[:cut] if job.classes else (y[:cut] - mean) / spread, **more)
+        predict = predictor(model, lambda Z: Z, mean, spread, job.classes)
+        yield float(loss(predict(Z[cut:]), y[cut:], job.classes).mean()), tried

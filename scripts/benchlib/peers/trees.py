@@ -9,20 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchlib.peers.common import Job
+from benchlib.peers.common import Job, Tries, search
 
 MILESTONES = (3, 10, 30, 100, 300, 1000)
 PATIENCE = 20
-
-
-class Clock:
-    """The seconds after each round."""
-
-    def __init__(self) -> None:
-        self.start, self.after = time.perf_counter(), []
-
-    def __call__(self, *_: object) -> None:
-        self.after.append(time.perf_counter() - self.start)
+Predictor = Callable[[int], Callable[[np.ndarray], np.ndarray]]
 
 
 def split(rows: int) -> int:
@@ -30,10 +21,12 @@ def split(rows: int) -> int:
     return rows - min(20_000, rows // 10)
 
 
-def milestones(job: Job, clock: Clock, before: float, best: int, predict: Callable[[int], Callable]) -> float:
+def milestones(job: Job, after: list[float], best: int, predict: Predictor) -> float:
     """The error after some rounds, with the time they took, and that of the best round."""
     for rounds in [number for number in MILESTONES if number < best] + [best]:
-        job.curve.append((f"{rounds} rounds", before + clock.after[rounds - 1], job.error(predict(rounds))))
+        scores = predict(rounds)
+        error = job.error(lambda X, scores=scores: classes_of(scores(X), job.classes))
+        job.curve.append((f"{rounds} rounds", after[rounds - 1], error))
     return job.curve[-1][2]
 
 
@@ -43,39 +36,41 @@ def classes_of(scores: np.ndarray, classes: int) -> np.ndarray:
     return (scores > 0.5).astype(np.int64) if classes else scores
 
 
+def parameters(job: Job, objectives: tuple[str, str, str], **more: Any) -> dict[str, Any]:
+    """With the objective for numbers, two classes or more, and what the search settled."""
+    objective = objectives[min(job.classes, 3) - 1 if job.classes else 0]
+    classes = {"num_class": job.classes} if job.classes > 2 else {}
+    return {"objective": objective, "learning_rate": job.settings["learning_rate"], "seed": 0, **classes, **more}
+
+
 # -- LightGBM
 
 
 def lightgbm_parameters(job: Job) -> dict[str, Any]:
-    s, objective = job.settings, "regression"
-    if job.classes:
-        objective = "multiclass" if job.classes > 2 else "binary"
-    more = {"num_class": job.classes} if job.classes > 2 else {}
-    return {"objective": objective, "learning_rate": s["learning_rate"], "num_leaves": s["num_leaves"], "verbose": -1,
-            "num_threads": job.threads, "seed": 0, "max_bin": 255, **more}  # fmt: skip
+    kinds = ("regression", "binary", "multiclass")
+    return parameters(job, kinds, num_leaves=job.settings["num_leaves"], verbose=-1, num_threads=job.threads,
+                      max_bin=255)  # fmt: skip
 
 
 def lightgbm(job: Job) -> float:
-    """In memory, or with ``stream`` through its interface for data that is not."""
+    """In memory, or with ``stream`` through its interface for data that is not; ``all_rows`` stops at no hold-out."""
     import lightgbm as lgb
 
-    start, cut = time.perf_counter(), split(job.rows)
+    start, cut, after = time.perf_counter(), job.rows if job.settings.get("all_rows") else split(job.rows), []
     if job.settings.get("stream"):
-        train = lgb.Dataset(rows_of(job, 0, cut), job.y[:cut], params={"max_bin": 255}, free_raw_data=True)
-        held = lgb.Dataset(rows_of(job, cut, job.rows), job.y[cut:], reference=train)
+        parts = [rows_of(job, 0, cut), rows_of(job, cut, job.rows)]
+        y, given = job.y[:], {"params": {"max_bin": 255}, "free_raw_data": True}
     else:
-        X, y = job.whole()
-        train = lgb.Dataset(X[:cut], y[:cut])
-        held = lgb.Dataset(X[cut:], y[cut:], reference=train)
-    clock = Clock()
-    clock.start = start
-    stop = lgb.early_stopping(PATIENCE, verbose=False)
-    model = lgb.train(lightgbm_parameters(job), train, job.settings["rounds"], [held], callbacks=[clock, stop])
+        (X, y), given = job.whole(), {}
+        parts = [X[:cut], X[cut:]]
+    train = lgb.Dataset(parts[0], y[:cut], **given)
+    held = [lgb.Dataset(parts[1], y[cut:], reference=train)] if cut < job.rows else []
+    callbacks = [lambda _: after.append(time.perf_counter() - start)]
+    callbacks += [lgb.early_stopping(PATIENCE, verbose=False) for _ in held]
+    model = lgb.train(lightgbm_parameters(job), train, job.settings["rounds"], held, callbacks=callbacks)
     job.seconds = time.perf_counter() - start
     best = model.best_iteration or model.current_iteration()
-    return milestones(
-        job, clock, 0.0, best, lambda n: lambda X: classes_of(model.predict(X, num_iteration=n), job.classes)
-    )
+    return milestones(job, after, best, lambda rounds: lambda X: model.predict(X, num_iteration=rounds))
 
 
 def rows_of(job: Job, start: int, stop: int) -> Any:
@@ -102,69 +97,55 @@ def rows_of(job: Job, start: int, stop: int) -> Any:
     return Rows()
 
 
-def tune_lightgbm(job: Job) -> dict[str, Any]:
+@search
+def tune_lightgbm(job: Job) -> Tries:
     import lightgbm as lgb
 
-    start, found, (X, y) = time.perf_counter(), [], job.sample()
-    cut = 3 * len(X) // 4
+    X, y = job.sample()
+    cut, rounds = 3 * len(X) // 4, min(200, job.settings["rounds"])
     for leaves, rate in ((31, 0.1), (127, 0.1), (255, 0.2)):
-        job.settings.update(num_leaves=leaves, learning_rate=rate)
+        job.settings |= {"num_leaves": leaves, "learning_rate": rate}
         train = lgb.Dataset(X[:cut], y[:cut])
-        held = lgb.Dataset(X[cut:], y[cut:], reference=train)
-        stop = lgb.early_stopping(PATIENCE, verbose=False)
-        model = lgb.train(lightgbm_parameters(job), train, min(200, job.settings["rounds"]), [held], callbacks=[stop])
-        found.append((next(iter(model.best_score["valid_0"].values())), leaves, rate))
-    _, leaves, rate = min(found)
-    return {"num_leaves": leaves, "learning_rate": rate, "tried": len(found), "seconds": time.perf_counter() - start}
+        held, stop = lgb.Dataset(X[cut:], y[cut:], reference=train), lgb.early_stopping(PATIENCE, verbose=False)
+        model = lgb.train(lightgbm_parameters(job), train, rounds, [held], callbacks=[stop])
+        yield next(iter(model.best_score["valid_0"].values())), {"num_leaves": leaves, "learning_rate": rate}
 
 
 # -- XGBoost
 
 
 def xgboost_parameters(job: Job) -> dict[str, Any]:
-    s, objective = job.settings, "reg:squarederror"
-    if job.classes:
-        objective = "multi:softprob" if job.classes > 2 else "binary:logistic"
-    more = {"num_class": job.classes} if job.classes > 2 else {}
-    return {"objective": objective, "learning_rate": s["learning_rate"], "max_depth": s["max_depth"], "seed": 0,
-            "tree_method": "hist", "nthread": job.threads, **more}  # fmt: skip
+    kinds = ("reg:squarederror", "binary:logistic", "multi:softprob")
+    return parameters(job, kinds, max_depth=job.settings["max_depth"], tree_method="hist", nthread=job.threads)
 
 
 def boost(job: Job, make: Callable[[int], tuple[Any, Any]]) -> float:
     import xgboost as xgb
 
-    start, cut = time.perf_counter(), split(job.rows)
-    train, held = make(cut)
-    clock = Clock()
-    clock.start = start
+    start, after = time.perf_counter(), []
+    train, held = make(split(job.rows))
 
-    class Ticks(xgb.callback.TrainingCallback):
+    class Clock(xgb.callback.TrainingCallback):
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-            clock()
+            after.append(time.perf_counter() - start)
             return False
 
-    stop = xgb.callback.EarlyStopping(PATIENCE)
-    model = xgb.train(
-        xgboost_parameters(job), train, job.settings["rounds"], [(held, "held")], verbose_eval=False,
-        callbacks=[Ticks(), stop],
-    )  # fmt: skip
-    job.seconds = time.perf_counter() - start
+    callbacks = [Clock(), xgb.callback.EarlyStopping(rounds=PATIENCE)]
+    given = {"num_boost_round": job.settings["rounds"], "evals": [(held, "held")], "verbose_eval": False}
+    model = xgb.train(xgboost_parameters(job), train, callbacks=callbacks, **given)
+    job.seconds, best = time.perf_counter() - start, model.best_iteration + 1
+    return milestones(job, after, best, lambda rounds: lambda X: model.inplace_predict(X, iteration_range=(0, rounds)))
 
-    def predict(rounds: int) -> Callable:
-        return lambda X: classes_of(model.inplace_predict(X, iteration_range=(0, rounds)), job.classes)
 
-    return milestones(job, clock, 0.0, model.best_iteration + 1, predict)
+def halves(X: np.ndarray, y: np.ndarray, cut: int, threads: int) -> tuple[Any, Any]:
+    import xgboost as xgb
+
+    train = xgb.QuantileDMatrix(X[:cut], y[:cut], nthread=threads)
+    return train, xgb.QuantileDMatrix(X[cut:], y[cut:], ref=train, nthread=threads)
 
 
 def xgboost(job: Job) -> float:
-    import xgboost as xgb
-
-    def make(cut: int) -> tuple[Any, Any]:
-        X, y = job.whole()
-        train = xgb.QuantileDMatrix(X[:cut], y[:cut], nthread=job.threads)
-        return train, xgb.QuantileDMatrix(X[cut:], y[cut:], ref=train, nthread=job.threads)
-
-    return boost(job, make)
+    return boost(job, lambda cut: halves(*job.whole(), cut, job.threads))
 
 
 def xgboost_external(job: Job) -> float:
@@ -195,19 +176,14 @@ def xgboost_external(job: Job) -> float:
         return boost(job, make)
 
 
-def tune_xgboost(job: Job) -> dict[str, Any]:
+@search
+def tune_xgboost(job: Job) -> Tries:
     import xgboost as xgb
 
-    start, found, (X, y) = time.perf_counter(), [], job.sample()
-    cut = 3 * len(X) // 4
-    train = xgb.QuantileDMatrix(X[:cut], y[:cut], nthread=job.threads)
-    held = xgb.QuantileDMatrix(X[cut:], y[cut:], ref=train, nthread=job.threads)
+    X, y = job.sample()
+    train, held = halves(X, y, 3 * len(X) // 4, job.threads)
+    given = {"num_boost_round": min(200, job.settings["rounds"]), "evals": [(held, "held")], "verbose_eval": False}
     for depth, rate in ((6, 0.3), (9, 0.2), (12, 0.1)):
-        job.settings.update(max_depth=depth, learning_rate=rate)
-        model = xgb.train(
-            xgboost_parameters(job), train, min(200, job.settings["rounds"]), [(held, "held")], verbose_eval=False,
-            early_stopping_rounds=PATIENCE,
-        )  # fmt: skip
-        found.append((model.best_score, depth, rate))
-    _, depth, rate = min(found)
-    return {"max_depth": depth, "learning_rate": rate, "tried": len(found), "seconds": time.perf_counter() - start}
+        job.settings |= {"max_depth": depth, "learning_rate": rate}
+        model = xgb.train(xgboost_parameters(job), train, early_stopping_rounds=PATIENCE, **given)
+        yield model.best_score, {"max_depth": depth, "learning_rate": rate}

@@ -1,0 +1,121 @@
+"""`cluster`: two workers against one and against two threads, and 10,000 chunks against 100.
+
+Workers are started and warm before the clock runs: a pass over a few rows has compiled what there is to compile.
+Engines take turns, and the best of each counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchlib.context import Context
+from benchlib.parts import gram
+from benchlib.results import Cell, Results
+from benchlib.tables import generated
+from streamrf import memory
+from streamrf.engines.base import Engine, Pass
+from streamrf.engines.cluster import ClusterEngine
+from streamrf.engines.cluster.addresses import Address, connect
+from streamrf.engines.local import LocalEngine
+from streamrf.sources import Source, open_source
+from streamrf.statistics.fitting import Fitting
+from streamrf.threads import Threads
+
+MINUTES = "about a quarter of an hour"
+DEFAULTS = {"D": 5000, "bits": "8", "least": 60.0, "repeats": 2, "few": 100, "many": 10_000, "chunk": 1000}
+TOYS = {"D": 256, "least": 0.0, "repeats": 1, "few": 2, "many": 20, "chunk": 200}
+LIMITS = {"speedup": ("at least", 1.8), "overhead": ("at most", 1.15), "ratio": ("at most", 1.3),
+          "same_bits": ("at least", True), "long_enough": ("at least", True)}  # fmt: skip
+INPUTS = 54
+Timed = tuple[float, str, int]  # seconds of a pass, the digest of its sums, and how much this process grew at most
+
+
+def run(context: Context) -> Results:
+    results, s = context.open("cluster"), context.settings(DEFAULTS, TOYS)
+    if context.wants("engines"):
+        results.cell("engines", lambda: compare_engines(context.work / "tables", s))
+    if context.wants("chunks"):
+        results.cell("chunks", lambda: compare_chunks(context.work / "tables", s))
+    return results
+
+
+def table(folder: Path, rows: int, inputs: int, chunk: int) -> Source:
+    return open_source(generated(folder / f"pass-{rows}-{inputs}-{chunk}.zarr", rows, inputs, chunk=chunk))
+
+
+def statistic_of(source: Source, D: int, bits: str) -> Fitting:
+    return Fitting(gram(source.read(source.chunks()[0]).X, D, bits, 2), 0.0, 0)
+
+
+@contextmanager
+def workers(count: int) -> Iterator[ClusterEngine]:
+    """What ``--workers`` starts, each with one thread."""
+    with connect(Address(workers=count, threads=count)) as client:
+        client.wait_for_workers(count)
+        yield ClusterEngine(client)
+
+
+def time_pass(engine: Engine, statistic: Any, source: Source) -> Timed:
+    gc.collect()
+    before = most = memory.resident()
+
+    def watch(_: Pass[Any]) -> None:
+        nonlocal most
+        most = max(most, memory.resident())
+
+    start = time.perf_counter()
+    state = engine.run(Pass.start(statistic, source), watch)
+    return time.perf_counter() - start, state.digest(), most - before
+
+
+def time_in_turns(engines: dict[str, Engine], statistic: Any, source: Source, repeats: int) -> dict[str, list[Timed]]:
+    rounds = [{name: time_pass(engine, statistic, source) for name, engine in engines.items()} for _ in range(repeats)]
+    return {name: [found[name] for found in rounds] for name in engines}
+
+
+def compare_engines(folder: Path, s: SimpleNamespace) -> Cell:
+    """One worker, two workers, and two threads without workers, on a pass of at least ``least`` seconds."""
+    small = table(folder, 40_000 if s.least else 8000, INPUTS, 4000)
+    statistic = statistic_of(small, s.D, s.bits)
+    with workers(1) as one, workers(2) as two, Threads(2) as threads:
+        engines: dict[str, Engine] = {"one worker": one, "two workers": two, "two threads": LocalEngine(threads)}
+        warm = time_in_turns(engines, statistic, small, 2)
+        rate = small.n_rows / warm["two workers"][-1][0]
+        rows = max(100_000, int(rate * s.least * 1.1)) if s.least else 16_000
+        found = time_in_turns(engines, statistic, table(folder, rows, INPUTS, 20_000), s.repeats)
+    best = {name: min(runs)[0] for name, runs in found.items()}
+    return {
+        "ok": True, "D": s.D, "bits": s.bits, "rows": rows, "seconds": best,
+        "same_bits": len({timed[1] for runs in found.values() for timed in runs}) == 1,
+        "long_enough": best["two workers"] >= s.least,
+        "speedup": best["one worker"] / best["two workers"], "overhead": best["two workers"] / best["two threads"],
+    }  # fmt: skip
+
+
+def compare_chunks(folder: Path, s: SimpleNamespace, D: int = 64) -> Cell:
+    """Few chunks and many: of the same size, and the same rows in larger chunks; microseconds a row and memory."""
+    rows = s.many * s.chunk
+    sizes = {
+        f"{s.few:,} chunks": (s.few * s.chunk, s.chunk), f"{s.many:,} chunks": (rows, s.chunk),
+        f"{s.few:,} large chunks": (rows, rows // s.few),
+    }  # fmt: skip
+    tables = {}
+    with workers(2) as engine, Threads(2) as threads:
+        engines: dict[str, Engine] = {"cluster": engine, "local": LocalEngine(threads)}
+        for name, (rows, chunk) in sizes.items():
+            source = table(folder, rows, 8, chunk)
+            statistic = statistic_of(source, D, "8")
+            time_in_turns(engines, statistic, source, 1)
+            times = time_in_turns(engines, statistic, source, s.repeats)
+            tables[name] = {"rows": rows, "chunks": len(source.chunks()), "grew": max(t[2] for t in times["cluster"]),
+                            **{place: 1e6 * min(runs)[0] / rows for place, runs in times.items()}}  # fmt: skip
+    few, many, large = tables.values()
+    return {"ok": True, "D": D, "chunk_rows": s.chunk, "tables": tables, "ratio": many["cluster"] / few["cluster"],
+            "ratio_same_rows": many["cluster"] / large["cluster"],
+            "ratio_same_rows_local": many["local"] / large["local"]}  # fmt: skip
