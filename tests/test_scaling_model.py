@@ -35,7 +35,8 @@ def test_equal_parts_meet_in_a_tree(levels):
     spans = [model.Span(i, i + 1) for i in range(workers)]
     job = model.Pass.start(model.NoStatistic(), model.ArraySource(np.zeros((workers, 1), np.float32)))
     groups = model.Groups(model.units_of(spans))
-    model.Summing(job, cluster, groups, {}, seconds=10.0, fits=lambda span: True).run(lambda job: None)
+    limits, read = model.Limits(10.0, lambda span: True), model.RowsToRead("", "error")
+    model.Summing(job, cluster, groups, read, limits).run(model.unwatched)
     assert cluster.merges == workers - 1
     assert cluster.clock == pytest.approx(1e-3 + levels * 2.5 + 2.0)
     assert cluster.clock - 1e-3 == pytest.approx(model.merging_seconds(costs(add=0.5, move=2.0), workers))

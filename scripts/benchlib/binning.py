@@ -11,10 +11,9 @@ from benchlib.contest import Task, compete, ready
 from benchlib.context import Context
 from benchlib.results import Cell, Results, judged, rounded
 from benchlib.sets import SETS
-from streamrf.clocks import in_turn
-from streamrf.maps.binning import BinningMap, GammaWidths
-from streamrf.maps.binning_normal import add_product, scores
-from streamrf.threads import Threads
+from streamrf.features.binning.map import BinningMap, GammaWidths
+from streamrf.features.binning.normal import add_product, scores
+from streamrf.support.threads import Threads, in_turn
 
 MINUTES = "about 7 minutes"
 DEFAULTS = {"grids": (50, 100), "shuffles": (101, 102, 103), "rows": 1_000_000}

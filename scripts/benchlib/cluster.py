@@ -18,14 +18,14 @@ from benchlib.context import Context
 from benchlib.parts import gram
 from benchlib.results import Cell, Results
 from benchlib.tables import generated
-from streamrf import memory
+from streamrf.data.open import open_source
+from streamrf.data.source import Source
 from streamrf.engines.base import Engine, Pass
-from streamrf.engines.cluster import ClusterEngine
-from streamrf.engines.cluster.addresses import Address, connect
+from streamrf.engines.cluster import Address, ClusterEngine, connect
 from streamrf.engines.local import LocalEngine
-from streamrf.sources import Source, open_source
-from streamrf.statistics.fitting import Fitting
-from streamrf.threads import Threads
+from streamrf.statistics.holdout import Holdout
+from streamrf.support import memory
+from streamrf.support.threads import Threads
 
 MINUTES = "about a quarter of an hour"
 DEFAULTS = {"D": 5000, "bits": "8", "least": 60.0, "repeats": 2, "few": 100, "many": 10_000, "chunk": 1000}
@@ -50,7 +50,7 @@ def table(folder: Path, rows: int, inputs: int, chunk: int) -> Source:
 
 
 def statistic_of(source: Source, D: int, bits: str) -> Fitting:
-    return Fitting(gram(source.read(source.chunks()[0]).X, D, bits, 2), 0.0, 0)
+    return Holdout(gram(source.read(source.chunks()[0]).X, D, bits, 2), 0.0, 0)
 
 
 @contextmanager

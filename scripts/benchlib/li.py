@@ -13,7 +13,7 @@ import numpy as np
 
 from benchlib.sets import Split, columns, npz_rows, npz_split, parquet_rows
 from benchlib.tables import Rows
-from streamrf.kernels import Kernel, make_kernel
+from streamrf.features.kernels import Kernel, make_kernel
 
 COUNTS = (50, 100, 200)
 DRAWN = {"MC": "mc", "FASTFOOD": "fastfood", "HALTON": "halton", "SOBOL": "sobol", "LATTICE": "lattice",

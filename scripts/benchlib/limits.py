@@ -16,10 +16,9 @@ from benchlib.context import Context
 from benchlib.parts import fourier, syrk
 from benchlib.results import Cell, Results, rounded
 from benchlib.tables import CHUNK, generated
-from streamrf.clocks import in_turn
-from streamrf.products import LIMITS, PRODUCT_ROWS, Layout, choose_product, proven_products
-from streamrf.sources import open_source
-from streamrf.threads import Threads
+from streamrf.data.open import open_source
+from streamrf.statistics.gram_kernels import LIMITS, PRODUCT_ROWS, Layout, choose_product, proven_products
+from streamrf.support.threads import Threads, in_turn
 
 MINUTES = "about 4 minutes"
 INPUTS = 54

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas
 
-from streamrf.clocks import Work, seconds_of
-from streamrf.kernels import make_kernel
-from streamrf.maps.build import build_fourier
-from streamrf.maps.fourier import FourierMap
-from streamrf.precision import make_precision
-from streamrf.scaling.scaling import fit_scaling
+from streamrf.features.build import build_fourier
+from streamrf.features.fourier.map import FourierMap
+from streamrf.features.kernels import make_kernel
+from streamrf.features.precision import make_precision
+from streamrf.features.scaling_fits import fit_scaling
+from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gram import Gram
-from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads, Work, seconds_of
 
 
 def fourier(D: int, inputs: int, bits: str = "8") -> FourierMap:

@@ -9,8 +9,7 @@ from benchlib.context import Context
 from benchlib.parts import bare_map
 from benchlib.results import Cell, Results, rounded
 from benchlib.tables import arrays
-from streamrf.clocks import seconds_of
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads, seconds_of
 
 MINUTES = "about 2 minutes"
 DEFAULTS = {"rows": 200_000, "inputs": 54, "D": 5000}

@@ -22,9 +22,8 @@ from benchlib.machine import describe
 from benchlib.parts import gram
 from benchlib.results import Cell, Results, rounded
 from benchlib.simulated import Costs, even_shares, simulate, speeds_of, state_bytes
-from streamrf.clocks import seconds_of
-from streamrf.sources.base import Block
-from streamrf.threads import Threads
+from streamrf.data.source import Block
+from streamrf.support.threads import Threads, seconds_of
 
 MINUTES = "about 3 minutes"
 DEFAULTS = {"rows": 100_000_000, "measured": (250, 500, 1000, 2000, 5000), "sizes": (500, 2000, 5000, 20_000),

@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.engines.base import Pass
-from streamrf.engines.cluster.crew import Hand
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block, Span
+from streamrf.engines.base import Pass, unwatched
+from streamrf.engines.cluster.dispatch import Limits
 from streamrf.engines.cluster.engine import ADDING_RATE, GROUP_SECONDS, SHARES
-from streamrf.engines.cluster.errands import add_sums
 from streamrf.engines.cluster.groups import Groups, units_of
 from streamrf.engines.cluster.summing import Summing
-from streamrf.products import Layout
-from streamrf.sources import ArraySource
-from streamrf.sources.base import Block, Span
+from streamrf.engines.cluster.tasks import RowsToRead, add_sums
+from streamrf.engines.cluster.workers import WorkerInfo
 from streamrf.statistics.base import State, Statistic
-from streamrf.threads import Threads
+from streamrf.statistics.gram_kernels import Layout
+from streamrf.support.threads import Threads
 
 NETWORKS = {"1 Gbit/s": 0.125e9, "10 Gbit/s": 1.25e9}
 NETWORK = "10 Gbit/s"
@@ -88,12 +89,12 @@ class SimulatedFuture:
 class SimulatedWorkers:
     """Workers whose tasks take as long as the costs say, on a clock that jumps to the next event."""
 
-    smallest = None
+    memory_limit = None
 
     def __init__(self, costs: Costs, speeds: np.ndarray) -> None:
         self.costs = costs
         self.speeds = {f"w{i}": float(speed) for i, speed in enumerate(speeds)}
-        self.hands = {name: Hand(name, 1, None, False) for name in self.speeds}
+        self.alive = {name: WorkerInfo(name, 1, None, False) for name in self.speeds}
         self.progress: dict[int, int] = {}
         self.clock = self.summed_at = 0.0
         self.rows = self.merges = 0
@@ -103,19 +104,19 @@ class SimulatedWorkers:
     def now(self) -> float:
         return self.clock
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Everybody is always there."""
 
     def share(self, value: Any) -> Any:
         return value
 
-    def give(self, home: str, function: Any, *args: Any, orders: Any = None) -> SimulatedFuture:
+    def submit(self, home: str, function: Any, *args: Any, reports: bool = False) -> SimulatedFuture:
         self.clock += self.costs.task
         if function is add_sums:
             self.merges += 1
             moved = sum(self.costs.move for part in args[1:] if part.home != home)
             return self._ends(home, moved + self.costs.add / self.speeds[home])[0]
-        rows = sum(stop - start for start, stop in orders["spans"])
+        rows = sum(stop - start for start, stop in args[2].spans)
         earlier = self.costs.add if args[1] is not None else 0.0
         future, end = self._ends(home, (rows * self.costs.row + earlier) / self.speeds[home])
         self.rows, self.summed_at = self.rows + rows, max(self.summed_at, end)
@@ -139,10 +140,10 @@ class SimulatedWorkers:
             futures.append(heapq.heappop(self._events)[2])
         return futures
 
-    def drop(self, future: SimulatedFuture) -> None:
+    def release(self, future: SimulatedFuture) -> None:
         """Nothing is kept."""
 
-    def whereabouts(self, futures: Any) -> dict[int, str]:
+    def locate(self, futures: Any) -> dict[int, str]:
         return {}
 
 
@@ -153,8 +154,8 @@ def simulate(costs: Costs, rows: int, speeds: np.ndarray) -> dict[str, float]:
     spans = [Span(start, min(start + unit, rows)) for start in range(0, rows, unit)]
     job = Pass.start(NoStatistic(), ArraySource(np.broadcast_to(np.float32(0), (rows, 1))))
     seconds = max(GROUP_SECONDS, 50 * costs.state / ADDING_RATE)
-    settings: dict[str, Any] = {"seconds": seconds, "fits": lambda span: len(span) <= SPAN_ROWS}
-    Summing(job, workers, Groups(units_of(spans)), {}, **settings).run(lambda job: None)  # type: ignore[arg-type]
+    limits, read = Limits(seconds, lambda span: len(span) <= SPAN_ROWS), RowsToRead("", "error")
+    Summing(job, workers, Groups(units_of(spans)), read, limits).run(unwatched)  # type: ignore[arg-type]
     assert workers.rows == rows == job.done.count
     ideal = rows * costs.row / sum(workers.speeds.values())
     return {"seconds": workers.clock, "merging": workers.clock - workers.summed_at, "ideal": ideal}

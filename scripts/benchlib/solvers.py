@@ -15,14 +15,13 @@ from benchlib.parts import bare_map, fourier
 from benchlib.results import Cell, Results, rounded
 from benchlib.sets import SETS
 from benchlib.tables import arrays
-from streamrf.clocks import in_turn, timed
-from streamrf.model import Model
-from streamrf.scaling.scaling import fit_scaling
-from streamrf.sources.base import Block
+from streamrf.data.source import Block
+from streamrf.features.scaling_fits import fit_scaling
+from streamrf.features.targets import TargetCoding
+from streamrf.models.model import Model
 from streamrf.statistics.gradient import Gradient
-from streamrf.statistics.pulls import ScorePull
-from streamrf.targets import TargetCoding
-from streamrf.threads import Threads
+from streamrf.statistics.losses import ScorePull
+from streamrf.support.threads import Threads, in_turn, timed
 
 MINUTES = "about two hours, of which `large` takes most"
 DEFAULTS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from functools import partial
 
 from benchlib.context import Context
 from benchlib.results import Cell, Results, rounded
-from streamrf.clocks import in_turn
+from streamrf.support.threads import in_turn
 
 MINUTES = "some seconds"
 COMMANDS = {

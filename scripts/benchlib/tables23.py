@@ -11,13 +11,13 @@ from benchlib.context import Context
 from benchlib.li import COUNTS, DRAWN, SETS, TABLE_2, TABLE_3, Task, load, paper_2
 from benchlib.places import DATA
 from benchlib.results import Cell, Results, rounded
-from streamrf.kernels import Kernel
-from streamrf.maps.frequencies import Frequencies, draw, kind_of
-from streamrf.maps.learned import Learned, Pairs, learn_kernel_features, learn_supervised
-from streamrf.maps.learned.ekal import relative_error
-from streamrf.maps.learned.machine import Fit, Moments
-from streamrf.maps.learned.supervised import features
-from streamrf.threads import Threads
+from streamrf.features.fourier import Frequencies, draw, kind_of
+from streamrf.features.kernels import Kernel
+from streamrf.features.learned.ekal import Learned, Pairs, relative_error
+from streamrf.features.learned.machine import Fit, Moments
+from streamrf.features.learned.supervised import features, learn_supervised
+from streamrf.features.learned.unsupervised import learn_kernel_features
+from streamrf.support.threads import Threads
 
 MINUTES = "about 12 minutes, of which MNIST takes 5; its errors do not depend on how busy the machine is"
 DEFAULTS = {"rows": 2000, "counts": COUNTS, "r": 200, "maps_seeds": 5, "learned_seeds": 2}

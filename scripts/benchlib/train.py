@@ -8,7 +8,7 @@ from benchlib import growth
 from benchlib.context import Context
 from benchlib.parts import ssyrk_seconds
 from benchlib.results import Cell, Results, rounded
-from streamrf.threads import Threads
+from streamrf.support.threads import Threads
 
 MINUTES = "about 12 minutes"
 DEFAULTS = {"rows": 500_000, "inputs": 54, "D": 5000, "repeats": 2}
