@@ -162,12 +162,37 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_page_is_linked_from_the_index():
-    index = PROJECT / "docs" / "index.md"
-    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
-    missing = [name for name, page in PAGES.items() if page.resolve() not in linked and page != index]
-    assert not missing, f"docs/index.md does not link to {missing}"
+def test_every_page_can_be_reached_from_the_index():
+    index = (PROJECT / "docs" / "index.md").resolve()
+    reached, waiting = {index}, [index]
+    while waiting:
+        page = waiting.pop()
+        targets = {(page.parent / link.partition("#")[0]).resolve() for link in links(page) if "://" not in link}
+        found = {target for target in targets if target.suffix == ".md"} - reached
+        reached |= found
+        waiting += found
+    missing = [name for name, page in PAGES.items() if page.resolve() not in reached and name != "README.md"]
+    assert not missing, f"no link leads from docs/index.md to {missing}"
     assert "docs/index.md" in links(PROJECT / "README.md")
+
+
+# -- the README is for one minute
+
+SPECIAL_WORDS = ("d", "feature-map", "grid", "sufficient-statistics", "pilot", "hold-out", "lambda", "shard")
+
+
+def test_the_readme_is_short():
+    assert len((PROJECT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("word", SPECIAL_WORDS)
+def test_the_readme_links_special_words_at_their_first_use(word):
+    text = re.sub(r"```.*?```", "", (PROJECT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    spelled = r"\bD\b" if word == "d" else rf"\b{word.replace('-', '[- ]')}"
+    first = re.search(spelled, text, re.IGNORECASE if word != "d" else 0)
+    linked = re.search(rf"\[[^\]]*\]\(docs/glossary\.md#{word}\)", text)
+    assert linked, f"README.md does not link to docs/glossary.md#{word}"
+    assert linked.start() <= first.start() < linked.end()
 
 
 def test_nothing_names_the_machine_it_was_written_on():

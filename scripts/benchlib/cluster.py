@@ -49,7 +49,7 @@ def table(folder: Path, rows: int, inputs: int, chunk: int) -> Source:
     return open_source(generated(folder / f"pass-{rows}-{inputs}-{chunk}.zarr", rows, inputs, chunk=chunk))
 
 
-def statistic_of(source: Source, D: int, bits: str) -> Fitting:
+def statistic_of(source: Source, D: int, bits: str) -> Holdout:
     return Holdout(gram(source.read(source.chunks()[0]).X, D, bits, 2), 0.0, 0)
 
 
