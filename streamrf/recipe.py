@@ -12,6 +12,7 @@ from typing import Any
 
 from streamrf.features.fourier import Learning
 from streamrf.features.settings import ANY, BINNING, DEFAULT_D
+from streamrf.solvers import registry  # noqa: F401 (whose solvers a recipe can name)
 from streamrf.solvers.settings import SolverSettings
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.settings import AUTO, NONE, setting

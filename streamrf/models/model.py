@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,11 +25,14 @@ from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
 from streamrf.support.threads import Threads
 
-if TYPE_CHECKING:
-    from streamrf.models.uncertainty import Posterior
-
 KIND = "model"
 METADATA = "story"  # what model files call it, since the first version
+
+
+class Posterior(Protocol):
+    """What knows the uncertainty of predictions."""
+
+    def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray: ...
 
 
 @dataclass

@@ -14,13 +14,11 @@ from streamrf.data.source import Source
 from streamrf.features.pipeline import Pipeline
 from streamrf.solvers.passes import Passes
 from streamrf.solvers.plan import Plan, Sizes
-from streamrf.solvers.settings import SolverSettings
+from streamrf.solvers.settings import FOURIER, KNOWN, SolverSettings
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.predictor import Calibration, Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-
-FOURIER = "fourier"  # every map but random binning
 
 
 @dataclass
@@ -72,12 +70,11 @@ class Solver(ABC):
     maps: ClassVar[str] = FOURIER  # or the kind of the map that it is for
     weighs: ClassVar[bool] = True  # whether rows with weights have exact sums
     preference: ClassVar[int] = 10  # of those that could do it, ``auto`` considers the lowest first
-    known: ClassVar[list[type[Solver]]] = []
 
     def __init_subclass__(cls) -> None:
         if "name" in cls.__dict__:
-            Solver.known.append(cls)
-            Solver.known.sort(key=lambda solver: solver.preference)
+            KNOWN.append(cls)
+            KNOWN.sort(key=lambda solver: getattr(solver, "preference", Solver.preference))
 
     def __init__(self, run: Run) -> None:
         self.run, self.pipeline, self.recipe, self.passes = run, run.pipeline, run.recipe, run.passes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from streamrf.features.settings import BINNING, FeatureSettings
 from streamrf.support.errors import InputError
@@ -13,16 +13,33 @@ PRECONDITIONERS = ("sample", "nystrom")
 CLASS_WEIGHTS = ("balanced",)
 
 
-def _solvers() -> Iterable[str]:
-    from streamrf.solvers.registry import names
-
-    return names()
+FOURIER = "fourier"  # every map but random binning
 
 
-def _losses() -> Iterable[str]:
-    from streamrf.solvers.registry import losses
+class Declared(Protocol):
+    """What settings must know of a solver."""
 
-    return losses()
+    name: ClassVar[str]
+    losses: ClassVar[tuple[str, ...]]
+    maps: ClassVar[str]
+
+
+KNOWN: list[type[Declared]] = []  # every solver, the preferred ones first; defining one adds it
+
+
+def solver_names() -> tuple[str, ...]:
+    """What --solver may be."""
+    return tuple(dict.fromkeys(each.name for each in KNOWN))
+
+
+def losses() -> tuple[str, ...]:
+    """What --loss may be."""
+    return tuple(dict.fromkeys(loss for each in KNOWN for loss in each.losses))
+
+
+def solvers_for(loss: str, maps: str = FOURIER) -> tuple[str, ...]:
+    """The names of the solvers that can do a loss with features of this kind, the preferred one first."""
+    return tuple(each.name for each in KNOWN if each.maps == maps and loss in each.losses)
 
 
 @dataclass(frozen=True)
@@ -34,13 +51,13 @@ class SolverSettings(FeatureSettings):
     )
     solver: str = setting(
         AUTO, "cholesky sums a D x D matrix in one pass; cg passes over the rows some twenty times instead; newton and"
-        " sgd are for other losses.", choices=_solvers, group="solver",
+        " sgd are for other losses.", choices=solver_names, group="solver",
     )  # fmt: skip
     preconditioner: str = setting(
         AUTO, "What speeds up cg and newton: the factor of a sample of rows, or a sketch.",
         choices=lambda: PRECONDITIONERS, group="solver",
     )  # fmt: skip
-    loss: str = setting("squared", "What is minimised.", choices=_losses)
+    loss: str = setting("squared", "What is minimised.", choices=losses)
     quantile: float = setting(
         0.5, "--loss quantile: the quantile to predict.", within=Range(0, 1, above=True, below=True), group="solver"
     )
@@ -68,11 +85,9 @@ class SolverSettings(FeatureSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from streamrf.solvers.registry import solvers_for
-
         if self.map == BINNING:
             self._check_binning()
-        able = tuple(solvers_for(self.loss))
+        able = solvers_for(self.loss)
         if self.solver not in (AUTO, *able):
             self.refuse("solver", f"must be {' or '.join((AUTO, *able))}: the loss is {self.loss}")
         self._check_descent(able[0] if self.solver == AUTO else self.solver)
@@ -95,9 +110,7 @@ class SolverSettings(FeatureSettings):
         """Refuse what only stochastic gradients would heed, where another solver will be taken."""
         if solver == "sgd":
             return
-        from streamrf.solvers.sgd import SGD
-
-        able = ", ".join(SGD.losses)
+        able = ", ".join(loss for loss in losses() if "sgd" in solvers_for(loss))
         for name in ("epochs", "shards"):
             if getattr(self, name) is not None:
                 self.refuse(

@@ -7,11 +7,11 @@ from typing import Any
 
 from streamrf.data.source import Source
 from streamrf.features.settings import BINNING
-from streamrf.recipe import ANY, AUTO, NONE, Recipe
-from streamrf.solvers.base import FOURIER, Solver
+from streamrf.recipe import ANY, NONE, Recipe
+from streamrf.solvers.base import Solver
 from streamrf.solvers.cholesky import block_bytes, gram_layout
 from streamrf.solvers.plan import PILOT, SMALLER_CHUNKS, Part, Plan, Sizes
-from streamrf.solvers.registry import solver_of, solvers_for
+from streamrf.solvers.registry import candidates, solver_of
 from streamrf.solvers.ridge import RidgeSolver
 from streamrf.support.errors import InputError
 from streamrf.support.units import format_bytes, format_seconds
@@ -52,8 +52,7 @@ def plan_for(sizes: Sizes) -> Plan:
 def _candidates(sizes: Sizes) -> list[type[Solver]]:
     """The solvers that could do it, the preferred one first."""
     recipe = sizes.recipe
-    known = solvers_for(recipe.loss, BINNING if recipe.map == BINNING else FOURIER)
-    able = list(known.values()) if recipe.solver == AUTO else [known[recipe.solver]]
+    able = candidates(recipe)
     if recipe.cv:
         able = able[:1]
     weighted = sizes.source.has_weights or recipe.class_weight
