@@ -26,7 +26,7 @@ from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
 from streamrf.training import plan
 from streamrf.training.run import Settings, Training, train
-from streamrf.training.update import agreement as memory
+from streamrf.training.update import statistics as memory
 from streamrf.training.update.changes import Work, accumulate, combine, forget, prepare, retrain, update
 from streamrf.training.update.statistics import Statistics, load_prepared, save_prepared
 

@@ -29,8 +29,7 @@ from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.bins import Bins, BinsProduct
-from streamrf.statistics.holdout import Holdout
-from streamrf.statistics.sample import chosen_rows
+from streamrf.statistics.holdout import Holdout, chosen_rows
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, StorageError
 from streamrf.support.threads import ALONE, Threads
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from streamrf.features.binning.map import BinningMap, GammaWidths, hash_multipliers, occupancy, width_law
 from streamrf.features.binning.normal import BinningNormal, OccupiedBuckets, add_counts, add_product, add_values, scores
-from streamrf.features.build import map_from_parts
 from streamrf.features.kernels import Gaussian, Laplacian
+from streamrf.features.pipeline import map_from_parts
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.support.threads import Threads

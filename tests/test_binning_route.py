@@ -21,7 +21,7 @@ from streamrf.solvers import binning
 from streamrf.solvers import binning as route
 from streamrf.solvers.binning import choose_cache, on_workers, table_of
 from streamrf.solvers.plan import CachePlan, Sizes
-from streamrf.statistics.sample import chosen_rows
+from streamrf.statistics.holdout import chosen_rows
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads

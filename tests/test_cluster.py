@@ -31,7 +31,7 @@ from streamrf.data.writers import TableWriter, open_shared_writer
 from streamrf.data.writers import zarr as zarr_writer
 from streamrf.engines.base import STATES, Next, Pass, WorkerNeeds
 from streamrf.engines.cluster import Address, ClusterEngine, connect
-from streamrf.engines.cluster.groups import Pace
+from streamrf.engines.cluster.dispatch import Pace
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
 from streamrf.engines.cluster.workers import Workers
 from streamrf.models.model import Model

@@ -19,8 +19,8 @@ from streamrf.features.fourier import KINDS, draw, draw_phases, kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.recipe import Recipe
 from streamrf.reports import bounds, comparison, comparison_plots, plots
+from streamrf.reports.bounds import draw_grids
 from streamrf.reports.comparison import DRAWN, Bench, Cell, Comparison, Spread, compare, crossed_scores
-from streamrf.reports.kernel_error import draw_grids
 from streamrf.solvers import rates as calibrate
 from streamrf.support.errors import BudgetError, DataError, InputError, MissingDependencyError
 from streamrf.support.progress import Reporter

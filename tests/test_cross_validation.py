@@ -28,9 +28,8 @@ from streamrf.solvers.lambda_path import (
 from streamrf.solvers.rates import Rates
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import Gram
-from streamrf.statistics.holdout import Folds, Holdout, fold_of
-from streamrf.statistics.predictor import Weights
-from streamrf.statistics.sample import chosen_rows
+from streamrf.statistics.holdout import Folds, Holdout, chosen_rows, fold_of
+from streamrf.statistics.scores import Weights
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Interrupted
 from streamrf.support.threads import Threads

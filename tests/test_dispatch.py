@@ -16,8 +16,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.engines.base import Next, Pass, unwatched
 from streamrf.engines.cluster import dispatch
-from streamrf.engines.cluster.dispatch import Limits
-from streamrf.engines.cluster.groups import Groups, Pace, joined, row_set, units_of
+from streamrf.engines.cluster.dispatch import Groups, Limits, Pace, joined, row_set, units_of
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
 from streamrf.engines.cluster.workers import TaskCancelled, WorkerInfo

@@ -22,8 +22,7 @@ from streamrf.engines.base import Pass
 from streamrf.solvers import passes as progress_error
 from streamrf.solvers.passes import ProgressError, first_rows
 from streamrf.statistics.gram import Gram
-from streamrf.statistics.holdout import Holdout
-from streamrf.statistics.sample import SampleState, chosen_rows
+from streamrf.statistics.holdout import Holdout, SampleState, chosen_rows
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE
 from streamrf.training.run import train

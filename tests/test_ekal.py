@@ -14,16 +14,20 @@ from streamrf.features.fourier import draw
 from streamrf.features.kernels import make_kernel
 from streamrf.features.learned.ekal import (
     Adam,
+    Clusters,
+    Landmarks,
+    Pairs,
     ekal_gradient,
     ekal_loss,
     fit_weights,
+    kernel_values,
     learn_ekal,
     relative_error,
+    sample_landmarks,
     solve_weights,
     typical_size,
     weight_equations,
 )
-from streamrf.features.learned.landmarks import Clusters, Landmarks, Pairs, kernel_values, sample_landmarks
 from streamrf.features.learned.unsupervised import learn_fresh, learn_kernel_features
 from streamrf.support.errors import DataError, InputError, MismatchError
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scipy import linalg, optimize, special, stats
 
 from streamrf.features.fourier import KINDS, Frequencies, Learning, check, draw, draw_phases, kind_of, quasi, stream
-from streamrf.features.fourier.aligned import (
+from streamrf.features.fourier.fitted import (
     alignments,
     best_weights,
     inclusion,
+    normal_equations,
     onto_simplex,
     systematic,
     target_columns,
@@ -30,7 +31,6 @@ from streamrf.features.fourier.quasi import (
     shifted_factors,
     sobol_points,
 )
-from streamrf.features.fourier.weighted import normal_equations
 from streamrf.features.kernels import make_kernel
 from streamrf.features.learned.ekal import nonnegative_solution
 from streamrf.support.errors import FileFormatError, InputError

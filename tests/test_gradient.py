@@ -8,16 +8,15 @@ from statistics_conformance import StatisticConformance, assert_same, make_block
 
 from streamrf.data.source import Block
 from streamrf.features.base import Scorer
-from streamrf.features.build import build_fourier
 from streamrf.features.kernels import make_kernel
+from streamrf.features.pipeline import build_fourier
 from streamrf.features.precision import LIMITS, make_precision
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.gradient_kernels import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
-from streamrf.statistics.holdout import Holdout
+from streamrf.statistics.holdout import Holdout, chosen_rows
 from streamrf.statistics.losses import ScorePull, TargetPull
-from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import ALONE, Threads
 

@@ -17,7 +17,7 @@ from streamrf.solvers import plan as plans
 from streamrf.solvers.factors import preconditioner_bytes, sample_rows
 from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.ridge import RidgeSolver
-from streamrf.statistics import sample
+from streamrf.statistics import holdout as sample
 from streamrf.statistics.gradient_kernels import KeptFeatures
 from streamrf.support.errors import BudgetError
 from streamrf.support.progress import Interrupted

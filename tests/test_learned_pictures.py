@@ -10,8 +10,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.fourier import draw
 from streamrf.features.kernels import make_kernel
-from streamrf.features.learned.ekal import fit_weights, relative_error
-from streamrf.features.learned.landmarks import Pairs
+from streamrf.features.learned.ekal import Pairs, fit_weights, relative_error
 from streamrf.recipe import Recipe
 from streamrf.reports.comparison import Bench, compare
 from streamrf.reports.comparison_plots import GRID_SIDE, grid_spectrum, spectra, two_axes

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from streamrf.features.targets import TargetCoding
-from streamrf.solvers.lbfgs import LBFGS, LBFGSState
+from streamrf.solvers.newton import LBFGS, LBFGSState
 from streamrf.statistics.losses import Hinge, Huber, Logistic, Quantile, check_task, robust_deviation
 from streamrf.support.errors import FileFormatError, InputError
 

@@ -14,7 +14,7 @@ from tables import smooth
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
-from streamrf.data.sampling import _read, draw_sample, random_runs
+from streamrf.data.screening import _read, draw_sample, random_runs
 from streamrf.recipe import Recipe
 from streamrf.solvers import rates
 from streamrf.solvers.plan import COMPILED

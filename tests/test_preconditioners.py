@@ -7,8 +7,8 @@ import pytest
 from test_conjugate_gradients import DenseSystem
 from test_gradient import D, features, make_gradient, table
 
-from streamrf.features.build import build_fourier
 from streamrf.features.kernels import make_kernel
+from streamrf.features.pipeline import build_fourier
 from streamrf.features.precision import make_precision
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.solvers.factors import EigenFactor, PrimalFactor, SampleGram, Spectrum, leading

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.sampling import draw_sample, random_runs
+from streamrf.data.screening import draw_sample, random_runs
 from streamrf.support.errors import DataError, StorageError
 
 N = 10_000

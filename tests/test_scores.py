@@ -8,8 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
-from streamrf.statistics.predictor import Calibration
-from streamrf.statistics.scores import Scores
+from streamrf.statistics.scores import Calibration, Scores
 from streamrf.support.threads import ALONE
 
 

@@ -10,7 +10,7 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.sampling import draw_sample
+from streamrf.data.screening import draw_sample
 from streamrf.features.fourier import KINDS
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe

@@ -11,8 +11,8 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
-from streamrf.features.build import build_fourier
 from streamrf.features.kernels import make_kernel
+from streamrf.features.pipeline import build_fourier
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding

@@ -15,7 +15,7 @@ from streamrf.recipe import Recipe
 from streamrf.solvers import passes
 from streamrf.solvers.passes import scan_targets
 from streamrf.statistics.holdout import fold_of
-from streamrf.statistics.predictor import Calibration
+from streamrf.statistics.scores import Calibration
 from streamrf.statistics.targets import TargetScan, Weighting
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import ALONE, Threads

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas
 
-from streamrf.features.build import build_fourier
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import make_kernel
+from streamrf.features.pipeline import build_fourier
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding

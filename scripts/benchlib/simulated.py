@@ -13,9 +13,8 @@ import numpy as np
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass, unwatched
-from streamrf.engines.cluster.dispatch import Limits
+from streamrf.engines.cluster.dispatch import Groups, Limits, units_of
 from streamrf.engines.cluster.engine import ADDING_RATE, GROUP_SECONDS, SHARES
-from streamrf.engines.cluster.groups import Groups, units_of
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums
 from streamrf.engines.cluster.workers import WorkerInfo

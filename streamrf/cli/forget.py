@@ -37,7 +37,7 @@ def command(model: str, shards: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.cli.statistics import place, show, working
     from streamrf.cli.train import show as show_training
-    from streamrf.training.update.agreement import check_budget
+    from streamrf.training.update.statistics import check_budget
 
     strict, rest, as_json = options.pop("strict"), options.pop("rest"), options["as_json"]
     _check(shards, strict, rest, options)

@@ -35,8 +35,8 @@ def command(parts: tuple[str, ...], **options: Any) -> None:
     from streamrf.support.errors import InputError
     from streamrf.support.storage.archive import check_target
     from streamrf.support.threads import Threads
-    from streamrf.training.update.agreement import check_budget
     from streamrf.training.update.changes import combine
+    from streamrf.training.update.statistics import check_budget
 
     out, overwrite = Path(options["out"]), options["overwrite"]
     if options["statistics_only"] and options["ridge"]:

@@ -32,8 +32,7 @@ def command(statistics: str, **options: Any) -> None:
     from streamrf.cli.statistics import report, show
     from streamrf.support.storage.archive import check_target
     from streamrf.support.threads import Threads
-    from streamrf.training.update.agreement import check_budget
-    from streamrf.training.update.statistics import Statistics
+    from streamrf.training.update.statistics import Statistics, check_budget
 
     out = Path(options["out"] or Path(statistics).with_suffix(".model"))
     check_target(out, options["overwrite"])

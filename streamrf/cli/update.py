@@ -32,9 +32,8 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:
       streamrf update months.model april.zarr may.zarr --retune --out spring.model
     """
     from streamrf.cli.statistics import parse_rows, place, report, show, solve_again, working, write
-    from streamrf.training.update.agreement import check_budget
     from streamrf.training.update.changes import update, use_nan_policy
-    from streamrf.training.update.statistics import Statistics
+    from streamrf.training.update.statistics import Statistics, check_budget
 
     start = time.monotonic()
     out, overwrite = place(model, options)

@@ -149,8 +149,7 @@ def learn_coding(
     table = raw_columns(data)
     if table is None:
         return None
-    from streamrf.data.columns.choice import feature_names, target_names
-    from streamrf.data.columns.learning import learn_columns, needs_coding
+    from streamrf.data.columns.learning import feature_names, learn_columns, needs_coding, target_names
 
     asked, known, reporter = Choice(**choice), table.schema.names, reporter or Reporter()
     if isinstance(sample_weight, str):

@@ -18,8 +18,8 @@ from streamrf.features.scaling import Scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import Recipe
 from streamrf.statistics.gram import GramState
-from streamrf.statistics.predictor import Calibration, Predictor, Weights
 from streamrf.statistics.rowset import Ledger
+from streamrf.statistics.scores import Calibration, Predictor, Weights
 from streamrf.support import __version__
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive

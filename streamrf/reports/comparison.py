@@ -12,18 +12,18 @@ from functools import partial
 
 import numpy as np
 
-from streamrf.data.sampling import draw_sample
+from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.features.base import FeatureMap
-from streamrf.features.build import build_fourier
 from streamrf.features.fourier import KINDS, Learning, kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.pipeline import build_fourier
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import BINNING, Recipe
-from streamrf.reports.kernel_error import (
+from streamrf.reports.bounds import (
     draw_grids,
     dual_scores,
     feature_block,
@@ -31,7 +31,7 @@ from streamrf.reports.kernel_error import (
     relative_gap,
     shared_grids,
 )
-from streamrf.solvers.judging import RidgeTrial, wrong_classes
+from streamrf.solvers.lambda_path import RidgeTrial, wrong_classes
 from streamrf.statistics.targets import TargetScan, settle_targets
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError

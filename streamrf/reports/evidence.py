@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamrf.data.sampling import draw_sample
+from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.models.model import Model
 from streamrf.statistics.gram import Gram, GramState
@@ -21,9 +21,8 @@ from streamrf.support.errors import MismatchError, NumericalError
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
-from streamrf.training.update.agreement import check_possible
 from streamrf.training.update.changes import rows_in
-from streamrf.training.update.statistics import Statistics
+from streamrf.training.update.statistics import Statistics, check_possible
 
 ROWS = 5000  # of the data, for errors, importance and curves
 FORGET_D = 3000  # up to this many features, rows are removed from the sums in a second or two

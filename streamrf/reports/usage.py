@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.features.build import build_fourier
 from streamrf.features.fourier import kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.pipeline import build_fourier
 from streamrf.models.model import Model
 from streamrf.reports.accuracy import spread_columns
+from streamrf.reports.bounds import relative_error
 from streamrf.reports.evidence import Evidence
-from streamrf.reports.kernel_error import relative_error
 from streamrf.reports.page import COLOURS, WIDE, Picture, Section, bars, curve, legend, panel, panels
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import Threads

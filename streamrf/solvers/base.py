@@ -16,7 +16,7 @@ from streamrf.solvers.passes import Passes
 from streamrf.solvers.plan import Plan, Sizes
 from streamrf.solvers.settings import FOURIER, KNOWN, SolverSettings
 from streamrf.statistics.gram import GramState
-from streamrf.statistics.predictor import Calibration, Weights
+from streamrf.statistics.scores import Calibration, Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 

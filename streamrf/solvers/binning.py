@@ -25,14 +25,13 @@ from streamrf.features.settings import BINNING
 from streamrf.features.targets import REGRESSION
 from streamrf.solvers.base import Fitted, Run, Solver
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
-from streamrf.solvers.judging import as_read, judge
+from streamrf.solvers.lambda_path import as_read, judge
 from streamrf.solvers.passes import Kept
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, CachePlan, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.rates import READ_RATE
 from streamrf.statistics.bins import Bins, BinsProduct, BinsState
-from streamrf.statistics.holdout import Holdout, HoldoutState, under
-from streamrf.statistics.predictor import Calibration, Weights
-from streamrf.statistics.sample import SampleState
+from streamrf.statistics.holdout import Holdout, HoldoutState, SampleState, under
+from streamrf.statistics.scores import Calibration, Weights
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import Threads, seconds_of
 from streamrf.support.units import format_bytes

@@ -11,7 +11,7 @@ from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, No
 from streamrf.solvers.iterative import Factor, IterativeSolver
 from streamrf.solvers.lambda_path import FIRST, LambdaTrial, next_block
 from streamrf.statistics.holdout import under
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.scores import Weights
 
 STEPS = 80  # for one block of lambdas
 TOLERANCE = 1e-4  # what may be left of the right-hand side

@@ -11,15 +11,24 @@ from streamrf.data.source import Block
 from streamrf.features.targets import DIGITS
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
-from streamrf.solvers.judging import Unseen, as_read, judge, shares, weighed
-from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, total_of
+from streamrf.solvers.lambda_path import (
+    FoldPath,
+    HoldoutPath,
+    LambdaWalk,
+    Unseen,
+    as_read,
+    judge,
+    shares,
+    total_of,
+    weighed,
+)
 from streamrf.solvers.passes import weighting_of
 from streamrf.solvers.plan import PASS, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.statistics.holdout import Folds, FoldsState, Holdout, HoldoutState, fold_of
-from streamrf.statistics.predictor import Calibration, Weights
+from streamrf.statistics.scores import Calibration, Weights
 from streamrf.statistics.targets import Weighting
 from streamrf.support.errors import DataError
 from streamrf.support.settings import AUTO

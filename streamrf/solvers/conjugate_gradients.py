@@ -16,7 +16,7 @@ from numba import njit
 from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Gradient, GradientState
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.scores import Weights
 from streamrf.support.errors import FileFormatError, InputError, MismatchError, NumericalError
 
 Preconditioner = Callable[[np.ndarray], np.ndarray]

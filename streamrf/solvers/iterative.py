@@ -11,9 +11,8 @@ import numpy as np
 
 from streamrf.data.screening import RowCache
 from streamrf.data.source import Block, Source
-from streamrf.features.base import Scorer, scored_width
+from streamrf.features.base import Scorer, batch_rows, scored_width
 from streamrf.features.precision import make_precision
-from streamrf.features.scores import batch_rows
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Run, Solver
 from streamrf.solvers.conjugate_gradients import CentredMoments, NormalSystem
@@ -26,17 +25,16 @@ from streamrf.solvers.factors import (
     preconditioner_bytes,
     sample_rows,
 )
-from streamrf.solvers.judging import judge, shares, weighed
+from streamrf.solvers.lambda_path import judge, shares, weighed
 from streamrf.solvers.passes import weighting_of
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.settings import SolverSettings
 from streamrf.statistics.gradient import KEPT_BYTES, Gradient, GradientState, Pull
 from streamrf.statistics.gradient_kernels import KeptFeatures
-from streamrf.statistics.holdout import Holdout, HoldoutState, under
+from streamrf.statistics.holdout import Holdout, HoldoutState, numbers_chosen, under
 from streamrf.statistics.losses import ScorePull, TargetPull
-from streamrf.statistics.predictor import Calibration, Weights
-from streamrf.statistics.sample import numbers_chosen
+from streamrf.statistics.scores import Calibration, Weights
 from streamrf.statistics.targets import Weighting
 from streamrf.support.errors import DataError
 from streamrf.support.settings import AUTO

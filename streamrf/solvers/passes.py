@@ -18,14 +18,13 @@ from streamrf.data.wrappers import TargetsOnly
 from streamrf.engines.base import Engine, Next, Pass
 from streamrf.features.base import Scorer
 from streamrf.features.pipeline import Parts, Pipeline
-from streamrf.solvers.judging import wrong_classes
+from streamrf.solvers.lambda_path import wrong_classes
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.solvers.settings import SolverSettings
 from streamrf.statistics.base import CountedState, S, Statistic
 from streamrf.statistics.gram import GramState
-from streamrf.statistics.holdout import HoldoutState
+from streamrf.statistics.holdout import HoldoutState, SampleState, no_marks
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
-from streamrf.statistics.sample import SampleState, no_marks
 from streamrf.statistics.targets import READ_ROWS, ScanTargets, TargetScan, Weighting
 from streamrf.support.errors import DataError, InputError, NumericalError, StorageError
 from streamrf.support.progress import Interrupted, Reporter, deferred_interrupts

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.features.base import FeatureMap, scored_width
+from streamrf.features.base import FeatureMap, dot_rows, scored_width
 from streamrf.features.precision import Precision, make_precision
-from streamrf.features.scores import dot_rows
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.statistics.gradient_kernels import add_pulls
 from streamrf.statistics.gram_kernels import Layout, choose_product

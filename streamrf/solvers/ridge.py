@@ -19,7 +19,7 @@ from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.gram_kernels import Layout
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.scores import Weights
 from streamrf.support.errors import NumericalError
 from streamrf.support.threads import Threads
 

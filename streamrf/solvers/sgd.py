@@ -16,13 +16,13 @@ from streamrf.data.source import Block, Span
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.factors import BATCH, SGD_ROWS, EigenFactor, part_rows, parts_of_a_leg
 from streamrf.solvers.iterative import IterativeSolver
-from streamrf.solvers.judging import as_read, shares
+from streamrf.solvers.lambda_path import as_read, shares
 from streamrf.solvers.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.plan import Sizes
 from streamrf.solvers.preconditioners import SampleRows
 from streamrf.statistics.descent import Descent, Pace
 from streamrf.statistics.losses import Loss, check_task, class_loss
-from streamrf.statistics.predictor import Weights
+from streamrf.statistics.scores import Weights
 
 EPOCHS = 10
 RANK = 256

@@ -12,7 +12,7 @@ from streamrf.features.binning.index_cache import BinIndexer
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_counts, add_values, scores
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.statistics.base import CountedState, State, Statistic
-from streamrf.statistics.sample import chosen_rows
+from streamrf.statistics.holdout import chosen_rows
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.threads import Threads
 

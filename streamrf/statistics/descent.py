@@ -19,8 +19,8 @@ from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient
+from streamrf.statistics.holdout import chosen_rows
 from streamrf.statistics.losses import Loss
-from streamrf.statistics.sample import chosen_rows
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import Threads
 

@@ -17,14 +17,13 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.features.base import FeatureMap, Scorer
+from streamrf.features.base import BATCH, BATCH_BYTES, FeatureMap, Scorer
 from streamrf.features.precision import LIMITS
 from streamrf.features.scaling import Scaling
-from streamrf.features.scores import BATCH, BATCH_BYTES
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, Statistic
 from streamrf.statistics.gradient_kernels import PULL_BITS, KeptFeatures, add_pulls, add_whole_pulls
-from streamrf.statistics.sample import chosen_rows
+from streamrf.statistics.holdout import chosen_rows
 from streamrf.statistics.targets import row_weights
 from streamrf.support.errors import FileFormatError
 from streamrf.support.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamrf.data.sampling import draw_sample
+from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.features.base import FeatureMap
-from streamrf.features.build import build_map
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel
-from streamrf.features.pipeline import Pipeline
+from streamrf.features.pipeline import Pipeline, build_map
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling import Scaling
 from streamrf.features.scaling_fits import fit_scaling

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamrf.features.base import FeatureMap
 from streamrf.features.binning.map import BinningMap
-from streamrf.features.build import build_map, default_kind
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.pipeline import build_map, default_kind
 from streamrf.features.precision import make_precision
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads

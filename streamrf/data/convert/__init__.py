@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamrf.data.columns import JSON, Choice
-from streamrf.data.columns.choice import feature_names, target_names
-from streamrf.data.columns.learning import learn_columns
+from streamrf.data.columns.learning import feature_names, learn_columns, target_names
 from streamrf.data.convert.inputs import CodedMatrix, Conversion, open_input
 from streamrf.data.convert.outputs import write_columns, write_matrix, write_zarr
 from streamrf.data.readers.base import BatchReader, Progress

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from streamrf.data.columns import Columns, Handling
-from streamrf.data.columns.choice import target_types
 from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts, whole
+from streamrf.data.columns.learning import target_types
 from streamrf.data.locations import absolute, is_pattern, is_url, opened
 from streamrf.data.open import open_source
 from streamrf.data.readers import reader_by_ending, reader_of, row_reader_at

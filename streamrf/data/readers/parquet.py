@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamrf.data.columns import Choice
-from streamrf.data.columns.choice import choose_columns
 from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts
+from streamrf.data.columns.learning import choose_columns
 from streamrf.data.locations import filesystem, is_pattern, is_url, matches, reading, without_query
 from streamrf.data.readers.arrays import as_targets, rows_of
 from streamrf.data.readers.base import BatchReader, Progress, RowReader, row_numbers, silent

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from distributed import KilledWorker
 
 from streamrf.data.source import Span
 from streamrf.data.writers import TableWriter
-from streamrf.engines.cluster.groups import Group, Groups, Pace, joined
+from streamrf.engines.base import Order
 from streamrf.engines.cluster.tasks import ColumnsOf, RowsToRead, write_rows
 from streamrf.engines.cluster.workers import TaskCancelled, TaskFuture, WorkerInfo, Workers, explain
+from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import (
     BudgetError,
     ClusterError,
@@ -21,6 +24,116 @@ from streamrf.support.errors import (
     StreamRFError,
 )
 from streamrf.support.units import format_bytes, format_seconds
+
+Unit = tuple[Span, ...]  # spans that must stay together
+
+
+@dataclass
+class Group:
+    """Spans that one worker sums or writes in one go, and how many workers were lost over it."""
+
+    spans: tuple[Span, ...]
+    losses: int = 0
+
+    @cached_property
+    def rows(self) -> int:
+        return _rows(self.spans)
+
+
+class Groups:
+    """What is still to be done, and how many ``rows`` that is. A group that comes back goes out again as it was."""
+
+    def __init__(self, units: Sequence[Unit], order: Order | None = None) -> None:
+        self._units: deque[Unit] = deque(units if order is None else [units[i] for i in order(len(units))])
+        self._again: deque[Group] = deque()
+        self.rows = sum(map(_rows, units))
+
+    def __bool__(self) -> bool:
+        return bool(self._units or self._again)
+
+    def take(self, rows: float) -> Group:
+        """The next group: units until there are about ``rows`` rows, at least one unit."""
+        group = self._again.popleft() if self._again else Group(self._joined(rows))
+        self.rows -= group.rows
+        return group
+
+    def _joined(self, rows: float) -> tuple[Span, ...]:
+        spans = list(self._units.popleft())
+        count = _rows(spans)
+        while self._units and count + _rows(self._units[0]) <= rows:
+            unit = self._units.popleft()
+            spans += unit
+            count += _rows(unit)
+        return tuple(spans)
+
+    def put_back(self, group: Group) -> None:
+        self._again.append(group)
+        self.rows += group.rows
+
+
+def _rows(spans: Sequence[Span]) -> int:
+    return sum(map(len, spans))
+
+
+def row_set(groups: Iterable[Group]) -> RowSet:
+    """The rows of these groups; a row that is in two of them is refused."""
+    return RowSet(span for group in groups for span in group.spans)
+
+
+class Pace:
+    """How fast each worker is, and from that how many rows to give it next.
+
+    A group takes about ``seconds``, but never more than half of a worker's fair share of what is left: so the groups
+    shrink towards the end, and workers of different speed finish together. They do not shrink below what keeps the
+    driver free for all the others, if a fair share has that much.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._rates: dict[str, float] = {}
+
+    def note(self, worker: str, rows: int, seconds: float) -> None:
+        """What a finished group says about its worker; the newest counts half."""
+        rate = rows / max(seconds, 1e-6)
+        self._rates[worker] = (self._rates.get(worker, rate) + rate) / 2
+
+    def total(self, workers: Iterable[str]) -> float:
+        """Rows a second of all these workers; one that is not known yet is taken for a typical one."""
+        typical = sum(self._rates.values()) / len(self._rates) if self._rates else 0.0
+        return sum(self._rates.get(worker, typical) for worker in workers)
+
+    def rows(self, worker: str, total: float, rows_left: int, least: float = 0.0) -> float:
+        """Rows for the next group of this worker; 0, which means one unit, for one that is not known yet."""
+        rate = self._rates.get(worker, 0.0)
+        if not rate:
+            return 0.0
+        share = rows_left * rate / total
+        return min(rate * self.seconds, max(share / 2, min(share, rate * least)))
+
+
+def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
+    """Each span by itself; with ``step``, spans cut at its multiples and those between two multiples together."""
+    if step is None:
+        return [(span,) for span in spans]
+    units: dict[int, list[Span]] = {}
+    for span in spans:
+        cuts = [span.start, *range((span.start // step + 1) * step, span.stop, step), span.stop]
+        for piece in map(Span, cuts, cuts[1:]):
+            units.setdefault(piece.start // step, []).append(piece)
+    return [tuple(unit) for unit in units.values()]
+
+
+def joined(spans: Iterable[Span], fits: Callable[[Span], bool]) -> list[Span]:
+    """Neighbours as one span, as long as that fits: small units make for balance, long reads for speed."""
+    result: list[Span] = []
+    for span in spans:
+        longer = Span(result[-1].start, span.stop) if result and result[-1].stop == span.start else span
+        if longer is not span and fits(longer):
+            result[-1] = longer
+        else:
+            result.append(span)
+    return result
+
 
 TICK = 0.1  # seconds that one step waits for a task to finish
 MAX_LOSSES = 3  # workers that may be lost over the same rows

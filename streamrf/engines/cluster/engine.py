@@ -16,8 +16,7 @@ from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin
 from streamrf.data.source import Source, Span, work_spans
 from streamrf.data.writers import TableWriter
 from streamrf.engines.base import SPAN_BYTES, SPAN_ROWS, Engine, Order, Pass, Watcher, WorkerNeeds, unwatched
-from streamrf.engines.cluster.dispatch import PATIENCE, Limits, Writing
-from streamrf.engines.cluster.groups import Groups, units_of
+from streamrf.engines.cluster.dispatch import PATIENCE, Groups, Limits, Writing, units_of
 from streamrf.engines.cluster.summing import Summing
 from streamrf.engines.cluster.tasks import ColumnsOf, RowsToRead
 from streamrf.engines.cluster.workers import WorkerInfo, Workers

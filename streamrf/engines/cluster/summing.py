@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic
 
 from streamrf.engines.base import Next, Pass, Watcher
-from streamrf.engines.cluster.dispatch import Dispatcher, Limits, PartialSum, Task
-from streamrf.engines.cluster.groups import Groups, row_set
+from streamrf.engines.cluster.dispatch import Dispatcher, Groups, Limits, PartialSum, Task, row_set
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
 from streamrf.engines.cluster.workers import Sums, TaskFuture, WorkerInfo, Workers
 from streamrf.statistics.base import S

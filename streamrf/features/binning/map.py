@@ -15,8 +15,7 @@ import numpy as np
 from scipy import special
 
 from streamrf.features.base import Arrays, FeatureMap, RowScorer
-from streamrf.features.binning.loops import hash_rows, moved_scores
-from streamrf.features.binning.normal import scores
+from streamrf.features.binning.normal import hash_rows, moved_scores, scores
 from streamrf.features.kernels import Laplacian, make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.support.errors import FileFormatError, InputError, MismatchError

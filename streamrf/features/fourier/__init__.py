@@ -8,9 +8,9 @@ Importing a module registers the kinds that it defines; lists show them in this 
 from streamrf.features.fourier.frequencies import (
     KINDS, UNTOLD, Draw, Frequencies, Kind, Learning, check, draw, draw_phases, evenly, kind_of, stream,
 )  # fmt: skip
-from streamrf.features.fourier import monte_carlo, quasi, moment_matched, weighted, aligned, learned
+from streamrf.features.fourier import monte_carlo, quasi, fitted
 
 __all__ = [
-    "KINDS", "UNTOLD", "Draw", "Frequencies", "Kind", "Learning", "aligned", "check", "draw", "draw_phases", "evenly",
-    "kind_of", "learned", "moment_matched", "monte_carlo", "quasi", "stream", "weighted",
+    "KINDS", "UNTOLD", "Draw", "Frequencies", "Kind", "Learning", "check", "draw", "draw_phases", "evenly",
+    "fitted", "kind_of", "monte_carlo", "quasi", "stream",
 ]  # fmt: skip

@@ -16,14 +16,16 @@ from streamrf.features.kernels import Kernel
 from streamrf.features.learned.ekal import (
     DECAY,
     Adam,
+    Pairs,
+    Waves,
     ekal_gradient,
     ekal_loss,
     equal_weights,
     fit_weights,
     relative_error,
+    sample_landmarks,
     typical_size,
 )
-from streamrf.features.learned.landmarks import Pairs, Waves, sample_landmarks
 from streamrf.features.learned.machine import Fit, Loss, Moments, Products, least_squares, loss_named
 from streamrf.support.errors import DataError, InputError, MismatchError
 from streamrf.support.storage.safejson import JSON

@@ -17,18 +17,22 @@ from streamrf.features.kernels import Kernel
 from streamrf.features.learned.ekal import (
     DECAY,
     Adam,
+    Clusters,
+    Landmarks,
     Learned,
+    Pairs,
     Progress,
+    Waves,
     ekal_loss,
     equal_weights,
     gradient_of_waves,
     learn_ekal,
     relative_error,
+    sample_landmarks,
     solve_weights,
     typical_size,
     weight_equations,
 )
-from streamrf.features.learned.landmarks import Clusters, Landmarks, Pairs, Waves, sample_landmarks
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.storage.safejson import JSON
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from streamrf.data.columns import ONEHOT, Column, Columns
 from streamrf.models.export import ExportedModel
-from streamrf.models.export.onnx_graph import Graph, free_prefix
-from streamrf.models.export.onnx_maps import scores
+from streamrf.models.export.onnx_maps import Graph, free_prefix, scores
 from streamrf.support.errors import InputError
 from streamrf.support.storage.files import atomic_write
 

@@ -18,7 +18,7 @@ from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.solvers.binning import default_bits, default_grids
-from streamrf.solvers.judging import wrong_classes
+from streamrf.solvers.lambda_path import wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import BinningTrial, Choice, Trial, trial_grids

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.features.fourier.learned import ROWS
+from streamrf.features.fourier.fitted import ROWS
 from streamrf.recipe import ANY, BINNING, NONE, Recipe
 from streamrf.solvers.binning import VECTORS, default_bits
 

@@ -19,16 +19,16 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
-from streamrf.features.build import build_map, default_kind
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel, median_length_scale
+from streamrf.features.pipeline import build_map, default_kind
 from streamrf.features.precision import PRECISIONS, make_precision
 from streamrf.features.scaling import Scaling
 from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, NONE, Recipe
-from streamrf.solvers.judging import RidgeTrial, wrong_classes
-from streamrf.statistics.predictor import Weights
+from streamrf.solvers.lambda_path import RidgeTrial, wrong_classes
+from streamrf.statistics.scores import Weights
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import (

@@ -17,8 +17,7 @@ from streamrf.support.progress import Reporter
 from streamrf.support.storage.checkpoint import Checkpoint
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, Trained, Training
-from streamrf.training.update.agreement import check_source, check_targets
-from streamrf.training.update.statistics import Statistics
+from streamrf.training.update.statistics import Statistics, check_source, check_targets
 
 DIRECT = "cholesky"  # what sums are solved by, and so what a pass that makes them is planned for
 
