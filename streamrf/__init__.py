@@ -15,10 +15,9 @@ from streamrf.support import __version__
 logging.getLogger("streamrf").addHandler(logging.NullHandler())
 
 _HOMES = {
-    "streamrf.api.functions": ("evaluate", "plan", "predict", "train"),
-    "streamrf.api.estimators.classifier": ("KernelClassifier",),
-    "streamrf.api.estimators.features": ("RandomFeatures",),
-    "streamrf.api.estimators.regressor": ("KernelRegressor",),
+    "streamrf.api": ("evaluate", "plan", "predict", "train"),
+    "streamrf.api.estimators": ("KernelClassifier", "KernelRegressor"),
+    "streamrf.api.random_features": ("RandomFeatures",),
     "streamrf.data.source": ("Source",),
     "streamrf.data.open": ("open_source",),
     "streamrf.recipe": ("Recipe",),
@@ -40,10 +39,9 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from streamrf.api.estimators.classifier import KernelClassifier
-    from streamrf.api.estimators.features import RandomFeatures
-    from streamrf.api.estimators.regressor import KernelRegressor
-    from streamrf.api.functions import evaluate, plan, predict, train
+    from streamrf.api import evaluate, plan, predict, train
+    from streamrf.api.estimators import KernelClassifier, KernelRegressor
+    from streamrf.api.random_features import RandomFeatures
     from streamrf.data.open import open_source
     from streamrf.data.source import Source
     from streamrf.models.model import Model

@@ -23,9 +23,9 @@ from sklearn.pipeline import make_pipeline
 from tables import labelled, smooth, write_zarr
 
 from streamrf import KernelClassifier, KernelRegressor, Model, RandomFeatures, Recipe
-from streamrf.api.estimators import inputs
-from streamrf.api.estimators.batch import Batch
-from streamrf.api.estimators.machine import PLAIN
+from streamrf.api import inputs
+from streamrf.api.estimators import SETTINGS
+from streamrf.api.inputs import Batch
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.fourier import KINDS, kind_of
 from streamrf.support import errors
@@ -107,7 +107,7 @@ def test_text_in_stored_tables_is_coded_as_the_command_does(tmp_path):
 def test_settings_are_those_of_a_recipe():
     ours = set(inspect.signature(KernelRegressor).parameters) - {"gamma", "random_state", "threads", "memory"}
     recipe = {field.name: field.default for field in fields(Recipe) if field.name not in ("task", "seed")}
-    assert set(recipe) == ours == {*PLAIN, "length_scale"}
+    assert set(recipe) == ours == {each.name for each in SETTINGS}
     assert {name: value for name, value in KernelRegressor().get_params().items() if name in ours} == recipe
 
 

@@ -28,7 +28,7 @@ from distributed import Client, WorkerPlugin
 from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
-from streamrf.api.functions import predict
+from streamrf.api import predict
 from streamrf.data.locations import WAITS, persistently
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource

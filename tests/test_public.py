@@ -71,6 +71,17 @@ def test_the_verbs_are_those_of_the_command_line(tmp_path):
     assert np.sqrt(np.mean((predicted - y) ** 2)) == pytest.approx(metrics["rmse"])
 
 
+@pytest.mark.parametrize("classes", [None, 3])
+def test_every_way_in_has_the_same_defaults(tmp_path, classes):
+    data = write_zarr(tmp_path / "rows.zarr", *(smooth(400) if classes is None else labelled(400, classes=classes)))
+    estimator = streamrf.KernelRegressor if classes is None else streamrf.KernelClassifier
+    told = done("train", data, "--json").json
+    trained, fitted = streamrf.train(data).model, estimator().fit(data).model_
+    assert {told["statistics_digest"]} == {model.metadata["statistics_digest"] for model in (trained, fitted)}
+    assert trained.recipe == fitted.recipe.with_(task=trained.recipe.task)
+    assert np.array_equal(trained.weights.coefficients, fitted.weights.coefficients)
+
+
 def test_probabilities_of_classes():
     X, y = labelled(600)
     model = streamrf.train((X, y), QUICK).model

@@ -9,8 +9,7 @@ import pytest
 from scipy import sparse
 from sources_conformance import ROWS, SourceConformance, make_X
 
-from streamrf.api.estimators.batch import Batch
-from streamrf.api.estimators.inputs import is_stored, stored_source
+from streamrf.api.inputs import Batch, is_stored, stored_source
 from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced
 from streamrf.data.source import Span
 from streamrf.support.errors import InputError

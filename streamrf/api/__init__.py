@@ -1,1 +1,114 @@
-"""The Python interface: functions and scikit-learn estimators."""
+"""The functional interface: the verbs of the command line, for data of any kind that ``open_source`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamrf.data.columns import known_choice
+from streamrf.data.open import open_source
+from streamrf.data.source import Source
+from streamrf.data.writers import open_shared_writer, open_writer
+from streamrf.engines.base import Engine
+from streamrf.models.model import Model
+from streamrf.models.predict import WritingEngine, evaluate_rows, gather_scores, predict_rows, prediction_columns
+from streamrf.recipe import Recipe
+from streamrf.solvers.plan import Plan
+from streamrf.support.errors import InputError
+from streamrf.support.progress import Reporter
+from streamrf.support.threads import Threads, available_cores
+from streamrf.training import run as training
+from streamrf.training.plan import plan_run
+from streamrf.training.run import Settings, Trained
+
+
+def plan(
+    data: Any,
+    recipe: Recipe | None = None,
+    *,
+    threads: int | None = None,
+    memory: int | None = None,
+    target: str | Sequence[str] | None = None,
+    **options: Any,
+) -> Plan:
+    """What training would take, in bytes; no row is read. ``plan(...).check()`` refuses what does not fit."""
+    source = open_source(data, target=target, **options)
+    outputs = max(1, source.n_outputs)
+    return plan_run(source, recipe or Recipe(), outputs=outputs, threads=threads or available_cores(), budget=memory)
+
+
+def train(
+    data: Any,
+    recipe: Recipe | None = None,
+    settings: Settings | None = None,
+    reporter: Reporter | None = None,
+    *,
+    target: str | Sequence[str] | None = None,
+    **options: Any,
+) -> Trained:
+    """Train on ``data``; ``options`` are those of ``open_source``. The result holds the model and its statistics."""
+    return training.train(open_source(data, target=target, **options), recipe, settings, reporter)
+
+
+def predict(
+    model: Model | str | Path,
+    data: Any,
+    *,
+    proba: bool = False,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    engine: WritingEngine | None = None,
+    **options: Any,
+) -> np.ndarray | int:
+    """Predictions of every row as an array, in row order; with ``out`` they are written there and rows are counted.
+
+    ``proba`` asks for the probability of each class instead of the label (in a file: beside it). With a
+    ``ClusterEngine`` the workers write ``out``.
+    """
+    model = _model(model)
+    source = _source_for(model, data, options, need_targets=False)
+    columns = prediction_columns(model, proba)
+    if out is None and engine is not None:
+        raise InputError("the workers of a cluster write predictions where all of them can: name the place with out=")
+    with Threads(threads) as pool:
+        if out is None:
+            return _finished(model, gather_scores(model, source, pool), proba)
+        open_output = open_writer if engine is None else open_shared_writer
+        with open_output(out, source.n_rows, columns, overwrite=overwrite) as writer:
+            return predict_rows(model, source, writer, threads=pool, reporter=Reporter(), proba=proba, engine=engine)
+
+
+def evaluate(
+    model: Model | str | Path,
+    data: Any,
+    *,
+    nan: str = "error",
+    threads: int | None = None,
+    engine: Engine | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Metrics of the model on data with known targets: those of ``streamrf evaluate``."""
+    model = _model(model)
+    source = _source_for(model, data, options, need_targets=True)
+    with Threads(threads) as pool:
+        return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan, engine=engine)
+
+
+def _finished(model: Model, scores: np.ndarray, proba: bool) -> np.ndarray:
+    if proba:
+        return model.probabilities(scores)
+    if model.is_classifier:
+        return model.labels(model.codes(scores))
+    return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+def _model(model: Model | str | Path) -> Model:
+    return model if isinstance(model, Model) else Model.load(model)
+
+
+def _source_for(model: Model, data: Any, options: dict[str, Any], *, need_targets: bool) -> Source:
+    return open_source(data, need_targets=need_targets, **{**known_choice(model), **options})

@@ -54,7 +54,9 @@ class About:
 
     def allowed(self, default: Any) -> tuple[str, ...]:
         """The values to choose from, ``auto`` first where that is the default."""
-        names = tuple(self.choices()) if self.choices else ()
+        if self.choices is None:
+            return ()
+        names = tuple(self.choices())
         return names if default != AUTO or AUTO in names else (AUTO, *names)
 
 

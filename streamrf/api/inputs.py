@@ -1,0 +1,184 @@
+"""What users pass to an estimator: its parameters, and arrays, tables or paths, which become a source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields
+from inspect import Parameter, Signature
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from streamrf.data.columns import Handling, known_choice
+from streamrf.data.open import open_source
+from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced, plain_array
+from streamrf.data.source import Source
+from streamrf.data.wrappers import SourceWrapper, Weighted
+from streamrf.models.model import UntrainedModel
+from streamrf.recipe import Recipe
+from streamrf.support.errors import InputError
+from streamrf.support.settings import about, flag_of
+
+# The settings of a recipe are parameters of the same name; the class is the task, and random_state the seed.
+SETTINGS = tuple(each for each in fields(Recipe) if each.name not in ("task", "seed"))
+_OWN = {
+    "gamma": ("float | None", None, "Width of the kernel in scikit-learn's convention, instead of length_scale."),
+    "random_state": ("Any", 0, "Seed, generator or None; another seed draws other features, sample and hold-out rows."),
+    "threads": ("int | None", None, "Threads to use; all cores by default."),
+    "memory": ("int | None", None, "Memory budget in bytes; 80 % of what is free by default."),
+}
+
+
+def _signature() -> Signature:
+    """``self``, the settings of a recipe with their defaults, and the estimators' own; only D may come by position."""
+    known = [(each.name, str(each.type), each.default) for each in SETTINGS]
+    known += [(name, kind, default) for name, (kind, default, _) in _OWN.items()]
+    return Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *(_parameter(*each) for each in known)])
+
+
+def _parameter(name: str, kind: str, default: Any) -> Parameter:
+    place = Parameter.POSITIONAL_OR_KEYWORD if name == "D" else Parameter.KEYWORD_ONLY
+    optional = default is None and "None" not in kind
+    return Parameter(name, place, default=default, annotation=f"{kind} | None" if optional else kind)
+
+
+SIGNATURE = _signature()
+
+
+def parameters() -> str:
+    """The numpydoc section about the parameters, from the help texts of the settings."""
+    entries: list[tuple[str, str, Any, str]]
+    entries = [(each.name, _values(each), each.default, _in_python(about(each).help)) for each in SETTINGS]
+    entries += [(name, kind.replace(" | ", " or "), default, text) for name, (kind, default, text) in _OWN.items()]
+    lines = ["Parameters", "----------"]
+    for name, kind, default, text in entries:
+        lines.append(f"{name} : {kind}, default={default!r}")
+        lines += textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _values(each: Field[Any]) -> str:
+    names = about(each).allowed(each.default)
+    if each.name == "class_weight":
+        return "'balanced', dict or None"  # a weight for each class: of arrays in memory
+    return f"{{{', '.join(map(repr, names))}}}" if names else str(each.type).replace(" | ", " or ")
+
+
+def _in_python(text: str) -> str:
+    """A help text with parameters in place of flags: ``--map binning`` becomes ``map='binning'``."""
+    known = {flag_of(each): each for each in SETTINGS}
+
+    def parameter(found: re.Match[str]) -> str:
+        each = known[found[1]]
+        is_value = found[2] in about(each).allowed(each.default)
+        return f"``{each.name}={found[2]!r}``" if is_value else f"``{each.name}``{found[0][len(found[1]) :]}"
+
+    return re.sub(r"(--[A-Za-z-]+)(?: ([a-z]+))?", parameter, text)
+
+
+# -- data
+
+
+def is_stored(X: Any) -> bool:
+    """Whether X is read in parts rather than checked as an array: a path, a source, a list of these, dask or zarr."""
+    if sparse.issparse(X):  # some of them are mappings too
+        return False
+    if isinstance(X, str | os.PathLike | Source | Mapping):
+        return True
+    if isinstance(X, list | tuple) and len(X) and isinstance(X[0], str | os.PathLike | Source):
+        return True
+    return is_sliced(X)
+
+
+def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_targets: bool = True) -> Source:
+    """Stored data as a source; ``y`` is the name of the target column, or None.
+
+    Columns that are not numbers are coded as in the model ``known``, or else as learned from the data.
+    """
+    if is_sliced(X):
+        return sliced_source(X, y, need_targets=need_targets)
+    if not (y is None or isinstance(y, str) or all(isinstance(name, str) for name in y)):
+        raise InputError("for stored data, y must be the name of the target column (parquet) or None (zarr, npy)")
+    choice: dict[str, Any] = known_choice(known) if known else {"columns": Handling()}
+    if y is not None:
+        choice["target"] = y
+    source = open_source(X, need_targets=need_targets, **choice)
+    array = source.first_array()
+    if y is not None and array is not None:
+        place = getattr(array, "location", "the data")
+        raise InputError(
+            f"y={y!r} names a column of parquet, and {place} is not parquet: leave it out, or pass"
+            " open_source(path, y=NAME) as X, which names an array"
+        )
+    return source
+
+
+def sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:
+    X, names = plain_array(X)
+    if y is None and need_targets:
+        raise InputError("there is no y: pass the targets as an array with one row for each row of X")
+    targets = plain_array(y)[0] if is_sliced(y) else None if y is None else np.asarray(y)
+    return SlicedSource(X, targets, feature_names=names)
+
+
+def array_source(X: Any, y: np.ndarray | None, names: Sequence[str] | None) -> Source:
+    """Arrays that scikit-learn has checked, dense or sparse."""
+    if sparse.issparse(X):
+        return SlicedSource(X, y, feature_names=names)
+    return ArraySource(X, y, feature_names=names)
+
+
+def weighted(table: Source, weights: np.ndarray | None) -> Source:
+    """The table with the weights of its rows, if there are any."""
+    if weights is None:
+        return table
+    return Weighted(table, ArraySource(np.zeros((len(weights), 1), np.float32), weights), "sample_weight")
+
+
+def checked_weights(sample_weight: Any, rows: int) -> np.ndarray | None:
+    """Weights of rows as scikit-learn checks them; None if all are equal."""
+    if sample_weight is None:
+        return None
+    stand_in = np.empty((rows, 1), np.float32)  # only its length matters
+    weights = _check_sample_weight(sample_weight, stand_in, dtype=np.float64, ensure_non_negative=True)
+    if not weights.any():
+        raise InputError(f"all {rows:,} rows have the sample_weight 0: at least one weight must be positive")
+    return None if (weights == weights[0]).all() else weights
+
+
+def checked_rows(estimator: Any, X: Any, **checks: Any) -> Any:
+    """X, checked by scikit-learn against the data of fit."""
+    return validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=False, **checks)
+
+
+def remember_columns(estimator: Any, source: Source) -> None:
+    """Set the attributes that ``validate_data`` sets for arrays."""
+    estimator.n_features_in_ = source.n_features
+    if source.feature_names is not None:
+        estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+
+
+class Batch(SourceWrapper):
+    """A batch of ``partial_fit``, with a fingerprint of its own: the ledger counts two equal batches as two."""
+
+    def __init__(self, source: Source, number: int) -> None:
+        super().__init__(source)
+        self.number = number
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"{self.source.fingerprint()} in batch {self.number}".encode()).hexdigest()
+
+    def members(self) -> tuple[Source, ...]:
+        parts = self.source.members()
+        return (self,) if len(parts) == 1 else tuple(Batch(part, self.number) for part in parts)
+
+    def describe(self) -> str:
+        return f"batch {self.number} of {self.source.describe()}"
