@@ -1,4 +1,4 @@
-"""The command line. One place turns errors into a message and an exit code; commands load when they are called."""
+"""The command line. ``main`` turns errors into a message and an exit code; commands are imported when called."""
 
 from __future__ import annotations
 
@@ -16,44 +16,47 @@ from streamrf.support import __version__
 from streamrf.support.errors import StreamRFError, with_flags
 from streamrf.support.progress import Interrupted
 
-COMMANDS = {
-    "convert": "Convert CSV, LIBSVM, HDF5, ... to chunked zarr or parquet.",
-    "train": "Train a model on a table of any size.",
-    "predict": "Predict for every row of new data.",
-    "evaluate": "Measure a model on data with known targets.",
-    "update": "Let new shards join a model.",
-    "forget": "Take shards out of a model, exactly.",
-    "merge": "Make one model of statistics that were summed apart.",
-    "prepare": "Fix recipe, scaling and map, so that sites start alike.",
-    "accumulate": "Sum the statistics of data, without solving.",
-    "solve": "Other lambdas or fewer targets, without touching the data.",
-    "plan": "Say what a run would take, without reading a row.",
-    "compare": "Compare feature maps on a sample: errors, time, a picture.",
-    "report": "Draw a page of pictures about a model.",
-    "export": "Write a model as ONNX, or as a page of numpy.",
-    "inspect": "Show what is in a model or a data set.",
-}
+# Name, the module that defines it, and one line of help, which is all that `streamrf --help` needs.
+_COMMANDS = (
+    ("convert", "convert", "Convert CSV, LIBSVM, HDF5, ... to chunked zarr or parquet."),
+    ("train", "train", "Train a model on a table of any size."),
+    ("predict", "predict", "Predict for every row of new data."),
+    ("evaluate", "predict", "Measure a model on data with known targets."),
+    ("update", "update", "Add new shards to a model, exactly."),
+    ("forget", "update", "Remove shards from a model, exactly."),
+    ("merge", "statistics", "Make one model of statistics that were summed apart."),
+    ("prepare", "statistics", "Fix recipe, scaling and map, so that sites start alike."),
+    ("accumulate", "statistics", "Sum the statistics of data, without solving."),
+    ("solve", "statistics", "Solve with other lambdas or fewer targets, without reading data."),
+    ("plan", "train", "Estimate memory, passes and time of a run, without reading a row."),
+    ("compare", "compare", "Compare feature maps on a sample: errors, time, a picture."),
+    ("report", "inspect", "Write a page of pictures about a model."),
+    ("export", "inspect", "Write a model as ONNX, or as a page of numpy."),
+    ("inspect", "inspect", "Show what is in a model or a data set."),
+)
+_MODULES = {name: module for name, module, _ in _COMMANDS}
 
 
 class Stopped(StreamRFError):
-    """A run that ended between two blocks because it was asked to."""
+    """A run that was interrupted between two blocks."""
 
     exit_code = Interrupted.exit_code
 
 
 class LazyGroup(click.Group):
-    """Commands live in modules of their own, imported when called: `streamrf --help` answers at once."""
+    """Imports the module of a command when it is called, so `streamrf --help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(_MODULES)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in _MODULES:
             return None
-        return with_config(importlib.import_module(f"streamrf.cli.{name}").command)
+        module = importlib.import_module(f"streamrf.cli.{_MODULES[name]}")
+        return with_config(getattr(module, f"{name}_command"))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Keep the words of an interrupt: click makes a bare Abort of every KeyboardInterrupt."""
+        """Keep the message of an interrupt: click turns every KeyboardInterrupt into a bare Abort."""
         try:
             return super().invoke(ctx)
         except Interrupted as stop:
@@ -61,7 +64,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, _, text in _COMMANDS])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -81,7 +84,7 @@ def cli() -> None:
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Entry point: errors we know become one sentence and their exit code."""
+    """Entry point: known errors become one sentence and their exit code."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -97,7 +100,7 @@ def main(args: list[str] | None = None) -> Any:
     except (click.Abort, KeyboardInterrupt):
         click.echo("streamrf: stopped", err=True)
         sys.exit(130)
-    except BrokenPipeError:  # a reader such as head has seen enough
+    except BrokenPipeError:  # a reader such as head closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
@@ -109,7 +112,7 @@ def main(args: list[str] | None = None) -> Any:
 
 
 def _show_usage(error: click.ClickException) -> None:
-    """A slip on the command line in one sentence; `streamrf` alone shows its help."""
+    """A usage error in one sentence; `streamrf` alone shows its help."""
     message = error.format_message()
     if "\n" in message:
         error.show()

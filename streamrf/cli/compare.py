@@ -8,32 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamrf.cli.columns import column_options
-from streamrf.cli.options import (
-    data_options,
-    gamma_option,
-    make_recipe,
-    nan_option,
-    open_data,
-    print_json,
-    run_options,
-    shards_argument,
-    task_option,
-)
+from streamrf.cli import options as shared
 
 if TYPE_CHECKING:
     from streamrf.reports.comparison import Cell, Comparison
 
 
 @click.command("compare")
-@shards_argument
-@data_options
-@column_options
-@click.option(
-    "--maps",
-    metavar="A,B,...",
-    help="Maps to compare, or binning. By default all that are not learned.",
-)
+@shared.shards_argument
+@shared.data_options
+@shared.column_options
+@click.option("--maps", metavar="A,B,...", help="Maps to compare, or binning. By default all that are not learned.")
 @click.option("--D", "D", default="50,100,200,400", show_default=True, metavar="N,N,...", help="Numbers of features.")
 @click.option(
     "--kernel",
@@ -42,7 +27,7 @@ if TYPE_CHECKING:
     help="gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU.",
 )
 @click.option("--length-scale", type=float, help="Width of the kernel; by default its median value is 1/e.")
-@gamma_option
+@shared.gamma_option
 @click.option("--scaling", default="standard", show_default=True, help="none, standard, minmax, quantile, log or pca.")
 @click.option(
     "--form",
@@ -55,8 +40,8 @@ if TYPE_CHECKING:
 @click.option("--rows", type=int, default=2000, show_default=True, help="Rows to fit on, and as many to measure on.")
 @click.option("--seeds", type=int, default=3, show_default=True, help="Draws of each map.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The first seed.")
-@task_option
-@nan_option
+@shared.task_option
+@shared.nan_option
 @click.option(
     "--landmarks", metavar="N,N,...", help="Numbers of landmarks for learned maps; --plot draws errors against them."
 )
@@ -64,13 +49,13 @@ if TYPE_CHECKING:
 @click.option(
     "--frequencies", type=click.Path(), metavar="FILE", help="Draw the frequencies of --maps, coloured by weight."
 )
-@click.option("--overwrite", is_flag=True, help="Replace existing pictures.")
-@run_options
-def command(data: tuple[str, ...], **options: Any) -> None:
+@shared.overwrite_option
+@shared.run_options
+def compare_command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Compare feature maps on a sample of DATA.
 
     For each map and number of features: the relative error of its kernel, the hold-out error of a small ridge fit, and
-    the time for a row on one thread.
+    the time per row on one thread.
 
     \b
     Examples:
@@ -80,28 +65,25 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf compare data.zarr --D 100 --landmarks 10,50,250 --plot landmarks.svg
       streamrf compare data.zarr --maps mc,ekal-cluster --D 400 --frequencies frequencies.png
     """
-    from streamrf.cli.display import make_reporter
     from streamrf.reports.comparison import compare
     from streamrf.reports.plots import check_picture
     from streamrf.support.threads import Threads
 
-    names = ("as_json", "quiet", "plot", "frequencies", "overwrite", "threads", "rows", "seeds", "landmarks")
-    as_json, quiet, plot, drawn, overwrite, count, rows, seeds, text = (options.pop(name) for name in names)
-    kinds, Ds = _listed(options.pop("maps")), _numbers("--D", options.pop("D"))
-    landmarks = None if text is None else _numbers("--landmarks", text)
+    plot, drawn, overwrite = options["plot"], options["frequencies"], options["overwrite"]
+    Ds = shared.whole_numbers("--D", options["D"])
+    landmarks = None if options["landmarks"] is None else shared.whole_numbers("--landmarks", options["landmarks"])
     for picture in filter(None, (plot, drawn)):
         check_picture(picture, overwrite=overwrite)
-    source = open_data(data, options)
-    recipe = make_recipe({**options, "D": Ds[0], "map": "auto"})
-    reporter = make_reporter(quiet=quiet or as_json)
-    with Threads(count) as threads:
+    source = shared.open_data(data, options)
+    recipe = shared.make_recipe({**options, "D": Ds[0], "map": "auto", "landmarks": None})
+    with Threads(options["threads"]) as threads:
         found = compare(
-            source, recipe, kinds=kinds, Ds=Ds, seeds=seeds, rows=rows, landmarks=landmarks, threads=threads,
-            reporter=reporter,
+            source, recipe, kinds=shared.listed(options["maps"]), Ds=Ds, seeds=options["seeds"], rows=options["rows"],
+            landmarks=landmarks, threads=threads, reporter=shared.reporter_for(options),
         )  # fmt: skip
     _draw(found, plot, drawn, overwrite)
-    if as_json:
-        print_json({"data": source.describe(), **found.to_json(), "plot": plot, "frequencies": drawn})
+    if options["as_json"]:
+        shared.print_json({"data": source.describe(), **found.to_json(), "plot": plot, "frequencies": drawn})
     else:
         show(found, plot, drawn)
 
@@ -119,19 +101,6 @@ def _draw(found: Comparison, plot: str | None, drawn: str | None, overwrite: boo
     if drawn and found.bench is not None:
         kinds, D = list(dict.fromkeys(cell.map for cell in found.cells)), max(cell.D for cell in found.cells)
         save(spectra_figure(spectra(found.bench, kinds, D, found.seeds[0])), drawn, overwrite=overwrite)
-
-
-def _listed(text: str | None) -> list[str] | None:
-    return [part.strip() for part in text.split(",") if part.strip()] if text is not None else None
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    from streamrf.support.errors import InputError
-
-    parts = _listed(text)
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise InputError(f"{option} must be whole numbers separated by commas, such as 50,100,200, not {text}")
-    return [int(part) for part in parts]
 
 
 def show(found: Comparison, plot: str | None, drawn: str | None = None) -> None:

@@ -1,12 +1,13 @@
-"""Options that several commands share, and what they mean to the library."""
+"""Options that several commands share, and what they mean to the library. Commands read them and change none."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,7 +19,17 @@ from streamrf.support.settings import about, flag_of
 from streamrf.support.units import parse_bytes, parse_seconds
 from streamrf.training.run import FOURIER_ONLY
 
+if TYPE_CHECKING:
+    from streamrf.data.columns import Columns, Handling
+    from streamrf.data.source import Source
+    from streamrf.engines.cluster import ClusterEngine
+    from streamrf.models.model import UntrainedModel
+    from streamrf.support.progress import Reporter
+    from streamrf.training.run import Settings
+    from streamrf.training.update.changes import Work
+
 F = Callable[..., Any]
+Options = dict[str, Any]
 
 
 class Bytes(click.ParamType):
@@ -39,7 +50,7 @@ class Seconds(click.ParamType):
         return parse_seconds(value)
 
 
-def _stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+def stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     def apply(function: F) -> F:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -48,15 +59,34 @@ def _stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return apply
 
 
-data_options = _stack(
+data_options = stack(
     click.option("--x", default="X", show_default=True, help="Name of the input array (zarr, npy)."),
     click.option("--y", default="y", show_default=True, help="Name of the target array (zarr, npy)."),
-    click.option(
-        "--target", multiple=True, metavar="COLUMN", help="Target column (parquet); repeat for several outputs."
-    ),
+    click.option("--target", multiple=True, metavar="COLUMN",
+                 help="Target column (parquet); repeat for several outputs."),
     click.option("--features", metavar="A,B,...", help="Input columns (parquet); all but the target by default."),
     click.option("--exclude", metavar="A,B,...", help="Columns to leave out (parquet)."),
-)
+)  # fmt: skip
+
+_CODING = (
+    click.option("--categories", type=click.Choice(["auto", "onehot", "ordinal", "error"]), default="auto",
+                 show_default=True, help="How to code text columns (tables); auto is onehot."),
+    click.option("--max-levels", type=int, metavar="N",
+                 help="Most distinct values of a category; 100 by default, 10,000 for ordinal."),
+    click.option("--categorical", metavar="A,B,...", help="Numeric columns that are categories."),
+)  # fmt: skip
+
+column_options = stack(
+    *_CODING,
+    click.option("--missing", type=click.Choice(["error", "median"]), default="error", show_default=True,
+                 help="Missing inputs (parquet): as --nan says, or the median with a flag column."),
+)  # fmt: skip
+
+conversion_column_options = stack(
+    *_CODING,
+    click.option("--missing", type=click.Choice(["error", "median", "keep"]), default="error", show_default=True,
+                 help="Missing inputs: an error, the median with a flag column, or kept as NaN (zarr)."),
+)  # fmt: skip
 
 gamma_option = click.option(
     "--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."
@@ -64,7 +94,7 @@ gamma_option = click.option(
 
 
 class OneOf(click.ParamType):
-    """A name that the recipe checks; here it is shown, and completed by the shell."""
+    """A name that the recipe checks. Help shows the choices, and the shell completes them."""
 
     name = "name"
 
@@ -79,7 +109,7 @@ class OneOf(click.ParamType):
 
 
 def setting_option(setting: Field[Any]) -> Callable[[F], F]:
-    """The option of one setting of the recipe: everything about it is said there."""
+    """The option of one setting of the recipe, which declares all about it."""
     known, default = about(setting), setting.default
     names = known.allowed(default)
     kind: Any = OneOf(names) if names else next((each for each in (int, float) if each.__name__ in setting.type), str)
@@ -91,111 +121,211 @@ def setting_option(setting: Field[Any]) -> Callable[[F], F]:
 
 def settings_named(*names: str) -> Callable[[F], F]:
     """The options of some settings."""
-    return _stack(*(setting_option(each) for each in fields(Recipe) if each.name in names))
+    return stack(*(setting_option(each) for each in fields(Recipe) if each.name in names))
 
 
-recipe_options = _stack(*(setting_option(each) for each in fields(Recipe)), gamma_option)
+recipe_options = stack(*(setting_option(each) for each in fields(Recipe)), gamma_option)
 task_option, nan_option = settings_named("task"), settings_named("nan")
 
-run_options = _stack(
-    click.option("--threads", type=click.IntRange(min=1), help="Threads to use; all cores by default."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else."),
-    click.option("--quiet", is_flag=True, help="Show no progress."),
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else."
 )
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads to use; all cores by default.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing output.")
+run_options = stack(threads_option, json_option, quiet_option)
 
-checkpoint_options = _stack(
-    click.option("--checkpoint", metavar="DIR", help="Where to keep unfinished work; OUT.checkpoint by default."),
+checkpoint_options = stack(
+    click.option("--checkpoint", metavar="DIR", help="Where to write checkpoints; OUT.checkpoint by default."),
     click.option("--checkpoint-every", type=Seconds(), default="5min", show_default=True,
-                 help="Time between two saves; later where saving would take over 5 % of the run."),
-    click.option("--no-checkpoint", is_flag=True, help="Keep no unfinished work."),
-    click.option("--resume", is_flag=True, help="Insist on continuing: without a checkpoint this is an error."),
+                 help="Time between checkpoints; longer where saving would take over 5 % of the run."),
+    click.option("--no-checkpoint", is_flag=True, help="Write no checkpoints."),
+    click.option("--resume", is_flag=True, help="Fail unless there is a checkpoint to resume from."),
 )  # fmt: skip
 
-memory_option = click.option("--memory", type=Bytes(), help="Budget such as 2GB; 80 % of what is free by default.")
+cluster_options = stack(
+    click.option("--scheduler", metavar="ADDRESS",
+                 help="Use a Dask cluster: tcp://HOST:8786, tls://..., or the scheduler's file."),
+    click.option("--workers", type=click.IntRange(min=1), help="Start this many worker processes on this machine."),
+    click.option("--tls-ca", metavar="FILE", help="Certificate of the authority, for tls:// schedulers."),
+    click.option("--tls-cert", metavar="FILE", help="Our certificate, for tls:// schedulers."),
+    click.option("--tls-key", metavar="FILE", help="The key of our certificate."),
+)  # fmt: skip
+
+memory_option = click.option("--memory", type=Bytes(), help="Budget such as 2GB; 80 % of free memory by default.")
 weight_option = click.option(
     "--sample-weight", metavar="NAME", help="Array (zarr, npy) or column (parquet) of weights."
 )
 shards_argument = click.argument("data", nargs=-1, required=True)
+model_argument = click.argument("model", type=click.Path())
+training_options = stack(shards_argument, data_options, weight_option, column_options, recipe_options, memory_option)
+pass_options = stack(memory_option, checkpoint_options, cluster_options, run_options)
+
+
+# -- data
 
 
 def open_data(
     data: tuple[str, ...],
-    options: dict[str, Any],
+    options: Options,
     *,
     need_targets: bool | None = True,
-    known: Any = None,
-    features: Any = None,
-    reporter: Any = None,
-    look: int | None = None,
-) -> Any:
+    known: UntrainedModel | None = None,
+    reporter: Reporter | None = None,
+    scan_rows: int | None = None,
+) -> Source:
     """The source that the data options describe.
 
-    ``known``, a model or what was prepared for one, stands in for what is not said: features, their coding, targets.
-    Without it, columns that are not plain numbers are looked at (``look`` rows of them, or all), and coded as the
-    column options ask.
+    The model ``known`` fills in what is not given: features, their coding, targets. Without it, columns that are not
+    plain numbers are scanned (``scan_rows`` of their rows, or all) and coded as the column options say.
     """
-    from streamrf.cli.columns import asked_of_columns, pop_handling, refuse_arrays
     from streamrf.data.columns import known_choice
     from streamrf.data.open import learn_coding, open_source
 
     place: Any = list(data) if len(data) > 1 else data[0]
-    spoken = asked_of_columns(options)
-    x, handling, standing = options.pop("x"), pop_handling(options), known_choice(known)
-    asked = {
-        "y": options.pop("y"), "target": list(options.pop("target")) or standing.get("target"),
-        "features": _names(options.pop("features")) or standing.get("features") or features,
-        "exclude": _names(options.pop("exclude")) or (), "need_targets": need_targets,
+    defaults: Options = known_choice(known)
+    choice = {
+        "y": options["y"], "target": list(options["target"]) or defaults.get("target"),
+        "features": listed(options["features"]) or defaults.get("features"),
+        "exclude": listed(options["exclude"]) or (), "need_targets": need_targets,
+        "sample_weight": options.get("sample_weight"),
     }  # fmt: skip
-    columns, weight = standing.get("columns"), options.pop("sample_weight", None)
-    if known is None and features is None:
-        columns = learn_coding(place, handling, reporter, rows=look, sample_weight=weight, **asked)
-    source = open_source(place, x=x, columns=columns, sample_weight=weight, **asked)
-    refuse_arrays(spoken, source)
+    columns: Columns | None = defaults.get("columns")
+    if known is None:
+        columns = learn_coding(place, make_handling(options), reporter, rows=scan_rows, **choice)
+    source = open_source(place, x=options["x"], columns=columns, **choice)
+    _refuse_arrays(options, source)
     return source
 
 
-def _names(text: str | None) -> list[str] | None:
-    return [name.strip() for name in text.split(",") if name.strip()] if text else None
+# Options that choose or code columns, and their defaults.
+_OF_COLUMNS = {
+    "target": (), "features": None, "exclude": None, "categories": "auto", "max_levels": None, "categorical": None,
+    "missing": "error",
+}  # fmt: skip
 
 
-def make_recipe(options: dict[str, Any]) -> Recipe:
+def _refuse_arrays(options: Options, source: Source) -> None:
+    """Refuse to choose or code columns of an array, which is read whole."""
+    array = source.first_array()
+    given = [name for name, default in _OF_COLUMNS.items() if options.get(name, default) != default]
+    if given and array is not None:
+        raise InputError(
+            f"{_flag(given[0])} is about columns of parquet files, and {array.location} is not parquet: name its arrays"
+            f" with --x and --y, or convert it first: streamrf convert {array.location} OUT.parquet"
+        )
+
+
+def make_handling(options: Options) -> Handling:
+    """How columns that are not plain numbers are to be coded."""
+    from streamrf.data.columns import Handling
+
+    missing = options.get("missing", "error")
+    return Handling(
+        options.get("categories", "auto"), "error" if missing == "keep" else missing, options.get("max_levels"),
+        tuple(listed(options.get("categorical")) or ()),
+    )  # fmt: skip
+
+
+def listed(text: str | None) -> list[str] | None:
+    """The parts of a list with commas; None if there are none."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()] or None
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """The value of an option that lists whole numbers."""
+    parts = listed(text)
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise InputError(f"{option} must be whole numbers separated by commas, such as 0,2 or 50,100, not {text}")
+    return [int(part) for part in parts]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+# -- the recipe
+
+
+def make_recipe(options: Options) -> Recipe:
     """A Recipe from the recipe options; gamma becomes a length scale."""
-    gamma = options.pop("gamma")
-    if gamma is not None:
-        if options["kernel"] == AUTO:
-            raise InputError("--gamma means another width for each kernel: name one, such as --kernel gaussian")
-        kernel = make_kernel(options["kernel"], length_scale=options["length_scale"], gamma=gamma)
-        options["length_scale"] = kernel.length_scale
-    _check_map(options)
-    return Recipe(**options)
+    settings = {each.name: options[each.name] for each in fields(Recipe) if each.name in options}
+    if options["gamma"] is not None:
+        if settings["kernel"] == AUTO:
+            raise InputError("--gamma is a different width for each kernel: name one, such as --kernel gaussian")
+        kernel = make_kernel(settings["kernel"], length_scale=settings["length_scale"], gamma=options["gamma"])
+        settings["length_scale"] = kernel.length_scale
+    _check_map(settings)
+    return Recipe(**settings)
 
 
-def _check_map(options: dict[str, Any]) -> None:
-    """Refuse what was given for a map that is not asked for."""
-    given = [name for name in ("grids", "table_bits") if options.get(name) is not None]
-    if options["map"] == BINNING or (given and options["map"] == AUTO and options["D"] is None):
+def _check_map(settings: Options) -> None:
+    """Refuse settings of a map that is not asked for."""
+    given = [name for name in ("grids", "table_bits") if settings.get(name) is not None]
+    if settings["map"] == BINNING or (given and settings["map"] == AUTO and settings["D"] is None):
         for name in FOURIER_ONLY:
-            if options.get(name) not in (None, AUTO):
-                raise InputError(f"--{name} {options[name]} is about Fourier features: --map binning has --grids")
+            if settings.get(name) not in (None, AUTO):
+                raise InputError(f"--{name} {settings[name]} is about Fourier features: --map binning has --grids")
     elif given:
-        what = f"--{given[0].replace('_', '-')} {options[given[0]]}"
-        why = f"--map {options['map']}" if options["map"] != AUTO else f"--D {options['D']}"
-        raise InputError(f"{what} is about random binning, and {why} asks for Fourier features: give one of them")
+        why = f"--map {settings['map']}" if settings["map"] != AUTO else f"--D {settings['D']}"
+        raise InputError(
+            f"{_flag(given[0])} {settings[given[0]]} is about random binning, and {why} asks for Fourier features: give"
+            " one of them"
+        )
 
 
-def make_settings(options: dict[str, Any], out: Path) -> Any:
+# -- the run
+
+
+def reporter_for(options: Options) -> Reporter:
+    from streamrf.cli.display import make_reporter
+
+    return make_reporter(quiet=options["quiet"] or options["as_json"])
+
+
+def make_settings(options: Options, out: Path | None = None) -> Settings:
     """How the pass is carried out, from the run, memory and checkpoint options."""
     from streamrf.support.storage.checkpoint import Checkpoint
     from streamrf.training.run import Settings
 
-    place, none = options.pop("checkpoint"), options.pop("no_checkpoint")
-    checkpoint = None if none else place or out.with_name(out.name + ".checkpoint")
-    if options.pop("resume") and not (checkpoint and Checkpoint(checkpoint).exists()):
-        raise InputError(f"--resume: there is no checkpoint at {checkpoint}; leave --resume out to start anew")
-    return Settings(
-        threads=options.pop("threads"), memory=options.pop("memory"),
-        checkpoint_every=options.pop("checkpoint_every"), checkpoint=checkpoint,
-    )  # fmt: skip
+    settings = Settings(threads=options["threads"], memory=options.get("memory"))
+    if out is None or "checkpoint" not in options:
+        return settings
+    if not options["no_checkpoint"]:
+        settings.checkpoint = options["checkpoint"] or out.with_name(out.name + ".checkpoint")
+    settings.checkpoint_every = options["checkpoint_every"]
+    if options["resume"] and not (settings.checkpoint and Checkpoint(settings.checkpoint).exists()):
+        raise InputError(f"--resume: there is no checkpoint at {settings.checkpoint}; leave --resume out to start anew")
+    return settings
+
+
+@contextmanager
+def working(options: Options, out: Path | None = None) -> Iterator[Work]:
+    """Threads, reporter and settings, the engine of a cluster if there is one, and a checkpoint that success clears."""
+    from streamrf.support.threads import Threads
+    from streamrf.training.update.changes import Work, clear_checkpoint
+
+    settings, reporter = make_settings(options, out), reporter_for(options)
+    with Threads(settings.threads) as threads, cluster_engine(options, reporter, threads.count) as settings.engine:
+        yield Work(threads, settings, reporter)
+    clear_checkpoint(settings)
+
+
+@contextmanager
+def cluster_engine(options: Options, reporter: Reporter, threads: int) -> Iterator[ClusterEngine | None]:
+    """The engine of the cluster that the options name; None without them, and Dask is not loaded."""
+    address = {name: options.get(name) for name in ("scheduler", "workers", "tls_ca", "tls_cert", "tls_key")}
+    if not (address["scheduler"] or address["workers"]):
+        if any(address.values()):
+            raise InputError("certificates are for a cluster: give --scheduler tls://HOST:PORT too")
+        yield None
+        return
+    from streamrf.engines.cluster import Address, ClusterEngine, connect
+
+    with connect(Address(**address, threads=threads, memory=options.get("memory"))) as client:
+        engine = ClusterEngine(client)
+        reporter.note(engine.describe())
+        yield engine
 
 
 def print_json(document: dict[str, Any]) -> None:

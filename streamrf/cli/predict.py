@@ -1,4 +1,4 @@
-"""`streamrf predict`."""
+"""`streamrf predict` and `streamrf evaluate`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,56 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamrf.cli.cluster import ClusterOptions, cluster_engine, cluster_options, pop_cluster
-from streamrf.cli.options import data_options, open_data, print_json, run_options, shards_argument
+from streamrf.cli import options as shared
 
 if TYPE_CHECKING:
     from streamrf.data.writers import ColumnTypes, Writer
     from streamrf.models.model import Model
-    from streamrf.support.progress import Reporter
 
 STREAM = "-"
 
 
+@click.command("evaluate")
+@shared.model_argument
+@shared.shards_argument
+@shared.data_options
+@shared.nan_option
+@shared.cluster_options
+@shared.run_options
+def evaluate_command(model: str, data: tuple[str, ...], **options: Any) -> None:
+    """Measure MODEL on DATA with known targets.
+
+    \b
+    Examples:
+      streamrf evaluate data.model test.zarr
+      streamrf evaluate data.model test.parquet --json
+    """
+    from streamrf.cli.display import print_confusion, print_table
+    from streamrf.data.columns import describe_unknown
+    from streamrf.models.model import Model
+    from streamrf.models.predict import evaluate_rows
+
+    loaded = Model.load(model)
+    source = shared.open_data(data, options, known=loaded)
+    with shared.working(options) as work:
+        metrics = evaluate_rows(
+            loaded, source, threads=work.threads, reporter=work.reporter, nan=options["nan"],
+            engine=work.settings.engine,
+        )  # fmt: skip
+        if source.unknown_levels:
+            work.reporter.note(describe_unknown(source.unknown_levels))
+    if options["as_json"]:
+        shared.print_json(metrics)
+        return
+    print_table([(name, f"{value:.6g}") for name, value in metrics.items() if isinstance(value, (int, float))])
+    if "confusion" in metrics:
+        print_confusion(metrics["confusion"], loaded.coding.classes)
+
+
 @click.command("predict")
-@click.argument("model", type=click.Path())
-@shards_argument
-@data_options
+@shared.model_argument
+@shared.shards_argument
+@shared.data_options
 @click.option(
     "--out",
     required=True,
@@ -37,16 +72,16 @@ STREAM = "-"
     show_default=True,
     help="Format of standard input and output.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an output that is there already.")
-@click.option("--proba", is_flag=True, help="Write the probability of each class too.")
-@click.option("--std", is_flag=True, help="Write the standard deviation of each predicted number too.")
-@cluster_options
-@run_options
-def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
+@shared.overwrite_option
+@click.option("--proba", is_flag=True, help="Also write the probability of each class.")
+@click.option("--std", is_flag=True, help="Also write the standard deviation of each predicted number.")
+@shared.cluster_options
+@shared.run_options
+def predict_command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Predict for every row of DATA with MODEL, in row order and bounded memory.
 
-    DATA may also be a file of CSV, JSON lines or Arrow, or - for standard input: rows are predicted as they come,
-    columns are found by their names, and every block that is written is flushed.
+    DATA may also be a file of CSV, JSON lines or Arrow, or - for standard input. Rows are then predicted as they come,
+    columns are matched by name, and every block is flushed.
 
     \b
     Examples:
@@ -55,31 +90,28 @@ def command(model: str, data: tuple[str, ...], **options: Any) -> None:  # fmt: 
       streamrf predict data.model new.csv --out predictions.csv
       tail -f rows.jsonl | streamrf predict data.model - --format jsonl --out - | consumer
     """
-    from streamrf.cli.display import make_reporter
     from streamrf.data.columns import describe_unknown
     from streamrf.models.model import Model
     from streamrf.models.predict import prediction_columns
     from streamrf.support.units import format_count
 
-    as_json, quiet, proba, out = (options.pop(k) for k in ("as_json", "quiet", "proba", "out"))
+    out, as_json = options["out"], options["as_json"]
     _check_streams(data, out, as_json)
     form = _stream_form(data, options["form"])
     if form:
         _refuse_parts(options)
-    loaded, cluster = Model.load(model), pop_cluster(options)
-    if options.pop("std"):
+    loaded = Model.load(model)
+    if options["std"]:
         _attach_uncertainty(loaded, model, options["threads"])
-    columns = prediction_columns(loaded, proba)
-    reporter = make_reporter(quiet=quiet or as_json)
-    job = _Job(loaded, columns, proba, out, options, reporter)
-    start = time.monotonic()
-    rows, unknown = job.stream(data[0], form) if form else job.source(data, cluster)
+    columns = prediction_columns(loaded, options["proba"])
+    job, start = _Job(loaded, columns, options), time.monotonic()
+    rows, unknown = job.stream(data[0], form) if form else job.source(data)
     seconds = time.monotonic() - start
     if unknown:
-        reporter.note(describe_unknown(unknown))
+        shared.reporter_for(options).note(describe_unknown(unknown))
     if as_json:
         names = [name for name, _ in columns]
-        print_json({"out": out, "rows": rows, "columns": names, "unknown_levels": unknown, "seconds": seconds})
+        shared.print_json({"out": out, "rows": rows, "columns": names, "unknown_levels": unknown, "seconds": seconds})
     elif out != STREAM:
         click.echo(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
 
@@ -101,21 +133,21 @@ def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
         raise InputError("--out - and --json both write to standard output: give only one of them")
 
 
-def _refuse_parts(options: dict[str, Any]) -> None:
-    """Rows as they come are predicted here, and their columns are found by the names that the model knows."""
+def _refuse_parts(options: shared.Options) -> None:
+    """Refuse options for tables: streams are predicted in this process, and their columns are matched by name."""
     from streamrf.support.errors import InputError
 
     names = ("workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "target", "features", "exclude")
     given = next((name for name in names if options[name]), None)
     if given:
         raise InputError(
-            f"--{given.replace('_', '-')} is for tables that are read in parts (zarr, parquet, npy), not for rows as"
-            " they come (CSV, JSON lines, Arrow, standard input): leave it out, or use streamrf convert first"
+            f"--{given.replace('_', '-')} is for tables that are read in parts (zarr, parquet, npy), not for streams of"
+            " rows (CSV, JSON lines, Arrow, standard input): leave it out, or use streamrf convert first"
         )
 
 
 def _stream_form(data: tuple[str, ...], asked: str) -> str | None:
-    """The format of data that comes row after row; None for tables that are read in parts."""
+    """The format of a stream of rows; None for tables that are read in parts."""
     from streamrf.data.readers import stream_format
 
     if data == (STREAM,):
@@ -126,11 +158,8 @@ def _stream_form(data: tuple[str, ...], asked: str) -> str | None:
 class _Job:
     """One prediction, wherever the rows come from and go to."""
 
-    def __init__(
-        self, model: Model, columns: ColumnTypes, proba: bool, out: str, options: dict[str, Any], reporter: Reporter
-    ) -> None:
-        self.model, self.columns, self.proba, self.out = model, columns, proba, out
-        self.options, self.reporter = options, reporter
+    def __init__(self, model: Model, columns: ColumnTypes, options: shared.Options) -> None:
+        self.model, self.columns, self.options = model, columns, options
 
     def stream(self, location: str, form: str) -> tuple[int, dict[str, int]]:
         """Rows as they come."""
@@ -143,32 +172,30 @@ class _Job:
         where = "standard input" if location == STREAM else location
         blocks = StreamBlocks(self.model, arriving_tables(location, form, stream_columns(self.model), where), where)
         with Threads(self.options["threads"]) as threads, self._writer(UNKNOWN) as writer:
-            rows = write_blocks(PredictedColumns(self.model, self.proba), blocks, writer, threads)
+            rows = write_blocks(PredictedColumns(self.model, self.options["proba"]), blocks, writer, threads)
         return rows, blocks.unknown
 
-    def source(self, data: tuple[str, ...], cluster: ClusterOptions) -> tuple[int, dict[str, int]]:
+    def source(self, data: tuple[str, ...]) -> tuple[int, dict[str, int]]:
         """Tables that are read in parts, here or by a cluster."""
         from streamrf.models.predict import predict_rows
-        from streamrf.support.threads import Threads
 
-        source = open_data(data, self.options, need_targets=False, known=self.model)
-        shared = bool(cluster["scheduler"] or cluster["workers"])
-        with (
-            Threads(self.options["threads"]) as threads,
-            cluster_engine(cluster, self.reporter, threads=threads.count) as engine,
-            self._writer(source.n_rows, shared=shared) as writer,
-        ):
-            rows = predict_rows(
-                self.model, source, writer, threads=threads, reporter=self.reporter, proba=self.proba, engine=engine
-            )
+        source = shared.open_data(data, self.options, need_targets=False, known=self.model)
+        with shared.working(self.options) as work:
+            engine: Any = work.settings.engine  # a cluster's, which can write, or None
+            with self._writer(source.n_rows, shared=engine is not None) as writer:
+                rows = predict_rows(
+                    self.model, source, writer, threads=work.threads, reporter=work.reporter,
+                    proba=self.options["proba"], engine=engine,
+                )  # fmt: skip
         return rows, dict(source.unknown_levels)
 
     def _writer(self, n_rows: int, *, shared: bool = False) -> Writer:
         from streamrf.data.writers import open_shared_writer, open_writer
 
-        if self.out == STREAM and not shared:
+        out = self.options["out"]
+        if out == STREAM and not shared:
             from streamrf.data.writers.encoded import STREAMS
 
             return STREAMS[self.options["form"]](sys.stdout.buffer, self.columns)
         open_output = open_shared_writer if shared else open_writer
-        return open_output(self.out, n_rows, self.columns, overwrite=self.options["overwrite"])
+        return open_output(out, n_rows, self.columns, overwrite=self.options["overwrite"])

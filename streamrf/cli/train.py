@@ -1,54 +1,43 @@
-"""`streamrf train`."""
+"""`streamrf train` and `streamrf plan`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamrf.cli.cluster import cluster_engine, cluster_options, pop_cluster
-from streamrf.cli.columns import column_options
+from streamrf.cli import options as shared
 from streamrf.cli.config import SETTLED
-from streamrf.cli.options import (
-    checkpoint_options,
-    data_options,
-    make_recipe,
-    make_settings,
-    memory_option,
-    open_data,
-    print_json,
-    recipe_options,
-    run_options,
-    shards_argument,
-    weight_option,
-)
+
+if TYPE_CHECKING:
+    from streamrf.recipe import Recipe
+    from streamrf.reports.bounds import Assessment, Promise
+    from streamrf.solvers.plan import Plan
+    from streamrf.training.run import Trained
 
 BESIDE = "auto"  # --report without a name
+SCAN_ROWS = 100_000  # of text columns alone: their levels become inputs
 
 
 @click.command("train")
-@shards_argument
-@data_options
-@weight_option
-@column_options
-@recipe_options
-@memory_option
+@shared.training_options
 @click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
-@click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
+@shared.overwrite_option
 @click.option("--no-statistics", is_flag=True, help="Leave out the sums that allow update, forget and merge.")
 @click.option("--report", is_flag=False, flag_value=BESIDE, metavar="[FILE]",
-              help="Draw a report of the model too: an HTML file, OUT.html if it is not named.")  # fmt: skip
-@checkpoint_options
-@cluster_options
-@run_options
-def command(data: tuple[str, ...], **options: Any) -> None:
+              help="Also write a report on the model: an HTML file, OUT.html by default.")  # fmt: skip
+@shared.checkpoint_options
+@shared.cluster_options
+@shared.run_options
+def train_command(data: tuple[str, ...], **options: Any) -> None:
     """Train a model on DATA (zarr, parquet or npy; several shards are one table).
 
-    With nothing else set, a pilot on a sample of rows compares Fourier features and random binning. With --D it chooses
-    scaling, kernel, width and precision of so many Fourier features, one pass sums the exact statistics, and hold-out
-    rows choose the ridge penalty. With --map binning it chooses a width for each column, and each step is a pass.
+    By default a pilot on a sample of rows compares Fourier features with random binning. --D sets the number of Fourier
+    features: the pilot chooses scaling, kernel, width and precision, one pass sums the exact statistics, and hold-out
+    rows choose the ridge penalty. With --map binning the pilot chooses a width for each column, and each step of the
+    solver is a pass.
 
     \b
     Examples:
@@ -61,40 +50,33 @@ def command(data: tuple[str, ...], **options: Any) -> None:
       streamrf train --config run.toml
       streamrf train s3://bucket/data.zarr --D 5000 --scheduler tcp://head:8786
     """
-    from streamrf.cli.display import make_reporter
     from streamrf.support.storage.archive import check_target
-    from streamrf.support.threads import Threads
     from streamrf.training.run import Training
 
-    as_json, quiet, overwrite, keep = (options.pop(k) for k in ("as_json", "quiet", "overwrite", "no_statistics"))
-    out = Path(options.pop("out") or default_out(data[0]))
+    out, overwrite = Path(options["out"] or default_out(data[0])), options["overwrite"]
+    keep_statistics = not options["no_statistics"]
     check_target(out, overwrite)
-    page = report_place(options.pop("report"), out, overwrite)
-    settings, cluster = make_settings(options, out), pop_cluster(options)
-    settings.keeps = None if keep else out
-    reporter = make_reporter(quiet=quiet or as_json)
-    source = open_data(data, options, reporter=reporter)
-    recipe = make_recipe(options)
-    with (
-        Threads(settings.threads) as threads,
-        cluster_engine(cluster, reporter, threads=threads.count, memory=settings.memory) as settings.engine,
-    ):
-        training = Training(source, recipe, settings, reporter, threads)
-        result = training.run()
-        result.model.save(out, state=None if keep else result.state, overwrite=overwrite)
-        training.clear_checkpoint()
+    page = report_place(options["report"], out, overwrite)
+    source = shared.open_data(data, options, reporter=shared.reporter_for(options))
+    recipe = shared.make_recipe(options)
+    with shared.working(options, out) as work:
+        work.settings.keeps = out if keep_statistics else None
+        result = Training(source, recipe, work.settings, work.reporter, work.threads).run()
+        result.model.save(out, state=result.state if keep_statistics else None, overwrite=overwrite)
         if page:
-            draw_report(page, out, source, threads, overwrite)
+            from streamrf.reports.report import make_report
+
+            make_report(out, source, threads=work.threads).save(page, overwrite=overwrite)
     click.get_current_context().meta[SETTLED] = settled(result.model.recipe)
     report = {**summary(out, result), "report": str(page) if page else None}
-    if as_json:
-        print_json(report)
+    if options["as_json"]:
+        shared.print_json(report)
     else:
         show(report)
 
 
 def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
-    """Where the report goes; that it can be drawn and written is asked before minutes are spent."""
+    """Where the report goes. Fails now, not after training, if it cannot be drawn or written."""
     if asked is None:
         return None
     from streamrf.reports.report import check_report
@@ -104,21 +86,15 @@ def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
     return page
 
 
-def draw_report(page: Path, out: Path, source: Any, threads: Any, overwrite: bool) -> None:
-    from streamrf.reports.report import make_report
-
-    make_report(out, source, threads=threads).save(page, overwrite=overwrite)
-
-
-def settled(recipe: Any) -> dict[str, Any]:
-    """The settings that lead to the same bits again; whether there is a pilot stays as it was asked for."""
+def settled(recipe: Recipe) -> dict[str, Any]:
+    """The settings that reproduce the model bit for bit; ``pilot`` stays as given."""
     from streamrf.training.run import idle
 
     return {name: value for name, value in recipe.to_json().items() if name != "pilot" and name not in idle(recipe)}
 
 
 def default_out(data: str) -> str:
-    """data.zarr -> data.model, part-*.parquet -> part-all.model: beside the data, or here where the data is remote."""
+    """data.zarr -> data.model, part-*.parquet -> part-all.model: beside the data, or here if the data is remote."""
     from streamrf.data.locations import without_query
 
     pattern = r"[*?]+|\[[^]]*\]"
@@ -129,20 +105,19 @@ def default_out(data: str) -> str:
     return f"{stem}.model" if "://" in data or re.search(pattern, folder) else f"{folder}{stem}.model"
 
 
-def summary(out: Path, result: Any) -> dict[str, Any]:
+def summary(out: Path, result: Trained) -> dict[str, Any]:
     """The `--json` object."""
     from streamrf.support import memory
     from streamrf.training.run import chosen
 
-    story = result.model.metadata
+    model, metadata = result.model, result.model.metadata
     return {
-        "model": str(out), "rows": story["rows"], "map": result.model.map.kind, "D": result.model.map.n_features,
-        "bits": result.model.recipe.bits,
-        "chosen": chosen(result.model.recipe), "seconds": result.seconds,
+        "model": str(out), "rows": metadata["rows"], "map": model.map.kind, "D": model.map.n_features,
+        "bits": model.recipe.bits, "chosen": chosen(model.recipe), "seconds": result.seconds,
         "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
-        "holdout": story["holdout"], "cross_validation": story.get("cross_validation"),
-        "binning": story.get("binning"), "learning": story.get("learning"), "dropped": story["dropped"],
-        "statistics_digest": story["statistics_digest"],
+        "holdout": metadata["holdout"], "cross_validation": metadata.get("cross_validation"),
+        "binning": metadata.get("binning"), "learning": metadata.get("learning"), "dropped": metadata["dropped"],
+        "statistics_digest": metadata["statistics_digest"],
     }  # fmt: skip
 
 
@@ -163,22 +138,16 @@ def _fourier(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _binning(found: dict[str, Any], chosen: dict[str, Any]) -> list[tuple[str, str]]:
-    """Grids, how full their slots are, and the steps it took."""
-    widths = found["length_scales"]
-    bins = f"{found['bins']:,.0f} a grid, {found['empty']:.0%} of slots empty, {found['colliding']:.1%} of bins collide"
+    """Grids, how full their bins are, and the steps of the solver."""
+    widths = f"{min(found['length_scales']):.3g} to {max(found['length_scales']):.3g}"
+    place = {"memory": "in memory", "disk": "on disk"}.get(found["cache"], "nowhere")
     return [
-        ("map", f"random binning, {found['grids']} grids of {found['slots']:,} slots"),
-        (
-            "kernel",
-            f"{chosen['kernel']}, length scales {min(widths):.3g} to {max(widths):.3g} on {chosen['scaling']} inputs",
-        ),
-        ("bins", bins),
-        ("steps", f"{found['steps']} of conjugate gradients, slots kept {_place(found['cache'])}"),
-    ]
-
-
-def _place(cache: str) -> str:
-    return {"memory": "in memory", "disk": "on disk"}.get(cache, "nowhere")
+        ("map", f"random binning, {found['grids']} grids of {found['slots']:,} hashed bins"),
+        ("kernel", f"{chosen['kernel']}, length scales {widths} on {chosen['scaling']} inputs"),
+        ("cells", f"{found['bins']:,.0f} in a grid, {found['colliding']:.1%} of them share a bin,"
+                  f" {found['empty']:.0%} of bins are empty"),
+        ("steps", f"{found['steps']} of conjugate gradients, bin indices cached {place}"),
+    ]  # fmt: skip
 
 
 def show(report: dict[str, Any]) -> None:
@@ -203,3 +172,90 @@ def show(report: dict[str, Any]) -> None:
         *([("report", report["report"])] if report.get("report") else []),  # a strict forget draws none
     ]  # fmt: skip
     print_table(rows)
+
+
+# -- plan
+
+
+@click.command("plan")
+@shared.training_options
+@click.option("--epsilon", type=float, help="Say which D keeps the kernel error below this. Reads a sample of rows.")
+@click.option("--delta", type=float, default=0.01, show_default=True, help="Probability that the bound may fail.")
+@shared.cluster_options
+@shared.run_options
+def plan_command(data: tuple[str, ...], **options: Any) -> None:
+    """Estimate the memory, passes and time of training on DATA, without reading a row.
+
+    With --workers or --scheduler, also what each worker would hold, and what the smallest of them has.
+
+    --epsilon reads a sample of rows, as the pilot does. It gives the diameter of the data, on which the bound of Rahimi
+    and Recht depends, and the measured error of D features.
+
+    \b
+    Examples:
+      streamrf plan data.zarr --D 5000
+      streamrf plan data.zarr --D 20000 --memory 8GB --json
+      streamrf plan data.zarr --D 20000 --scheduler tcp://head:8786
+      streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
+    """
+    from dataclasses import replace
+
+    from streamrf.reports.bounds import assess
+    from streamrf.support.progress import Reporter
+    from streamrf.support.threads import Threads
+    from streamrf.training.plan import estimate_run, plan_run
+
+    epsilon = options["epsilon"]
+    source = shared.open_data(data, options, scan_rows=SCAN_ROWS)
+    recipe = shared.make_recipe(options)
+    with Threads(options["threads"]) as threads:
+        with shared.cluster_engine(options, Reporter(), threads.count) as engine:
+            sizes: shared.Options = {"threads": threads.count, "budget": options["memory"], "local": engine is None}
+            plan = plan_run(source, recipe, outputs=max(1, source.n_outputs), **sizes)
+            plan = replace(plan, workers=engine.needs(plan.reserved, plan.bytes) if engine else None)
+        # what does not fit is refused below, and not measured either
+        error = None if epsilon is None or not plan.fits else assess(source, recipe, epsilon, options["delta"], threads)
+        plan = replace(plan, seconds=estimate_run(plan))
+    if options["as_json"]:
+        shared.print_json(plan.to_json() | ({"kernel_error": error.to_json()} if error else {}))
+    else:
+        _show_plan(source.describe(), plan, error)
+    plan.check()
+
+
+def _show_plan(data: str, plan: Plan, error: Assessment | None) -> None:
+    from streamrf.cli.display import print_table
+    from streamrf.support.units import format_bytes, format_seconds
+
+    rows = [("data", data), ("solver", plan.solver), ("why", plan.why), ("passes", str(plan.passes))]
+    rows += [("bin indices", plan.cache.why)] if plan.cache else []
+    rows += [(f"memory, {stage}", format_bytes(size)) for stage, size in plan.stages.items()]
+    rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
+    rows += [(f"time, {stage}", format_seconds(value)) for stage, value in plan.seconds.items()]
+    rows += [("workers", plan.workers.describe())] if plan.workers else []
+    print_table(rows + (_error_rows(error) if error else []))
+
+
+def _error_rows(found: Assessment) -> list[tuple[str, str]]:
+    """The bounds of theory and the measured error."""
+    measured, above = found.measured, 100 * found.measured.share_above_epsilon
+    settings = f"{found.kernel}, length scale {found.length_scale:.4g} on {found.scaling} inputs"
+    figures = f"relative {measured.relative:.3g}, largest {measured.largest:.3g}"
+    return [
+        ("error, kernel", f"{settings}, diameter {found.diameter:.4g} ({found.sample_rows:,} rows read)"),
+        ("error, Claim 1", _promise(found, found.claim_1, "all pairs at once")),
+        ("error, Hoeffding", _promise(found, found.hoeffding, "any one pair")),
+        (
+            "error, measured",
+            f"D = {found.D:,} ({found.map}, {found.form}): {figures}, {above:.3g} % of pairs above {found.epsilon:g}"
+            f" ({measured.rows:,} rows)",
+        ),
+    ]
+
+
+def _promise(found: Assessment, promise: Promise, pairs: str) -> str:
+    if promise.D is None:
+        return f"says nothing: {promise.reason}"
+    chance = f"with probability {100 * (1 - found.delta):.4g} %"
+    here = f"D = {found.D:,} keeps them below {promise.epsilon_at_D:.3g}"
+    return f"D = {promise.D:,} keeps {pairs} below {found.epsilon:g} {chance}; {here}"
