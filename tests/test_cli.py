@@ -29,7 +29,6 @@ from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments
 from streamrf.support import errors
-from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.fourier import PilotRun
 
@@ -411,7 +410,7 @@ def test_bad_data(shelf, tmp_path, case):
 BAD_OPTIONS = {
     "D < 1": ("--D 0", errors.InputError, "--D 0: .* from 1 to"),
     "D is no number": ("--D many", errors.InputError, "'many' is not a valid int"),
-    "odd pairs": ("--D 3 --form pairs", errors.InputError, "even number"),
+    "odd pairs": ("--D 3 --form pairs", errors.InputError, "must be even"),
     "no such kernel": ("--kernel tri", errors.InputError, "no kernel 'tri'"),
     "no such map": ("--map tri", errors.InputError, "--map tri: .*orthogonal"),
     "no such scaling": ("--scaling x", errors.InputError, "--scaling x: .*minmax"),
@@ -420,13 +419,13 @@ BAD_OPTIONS = {
     "a map that does not fit the kernel": ("--kernel cauchy --map sorf", errors.InputError, "sorf .*cauchy"),
     "both widths": ("--kernel gaussian --gamma 1 --length-scale 2", errors.InputError, "not both"),
     "gamma of what": ("--gamma 1", errors.InputError, "name one, such as --kernel"),
-    "width zero": ("--length-scale 0", errors.InputError, "--length-scale 0.0: a positive number"),
-    "width NaN": ("--length-scale nan", errors.InputError, "--length-scale nan: a positive number"),
-    "width without end": ("--length-scale inf", errors.InputError, "--length-scale inf: a positive number"),
-    "lambda below zero": ("--lambda -1", errors.InputError, "--lambda -1.0: zero or a positive number"),
-    "lambda without end": ("--lambda inf", errors.InputError, "--lambda inf: zero or a positive number"),
-    "hold-out of all": ("--holdout 1", errors.InputError, "--holdout 1.0: a share"),
-    "a seed below zero": ("--seed -1", errors.InputError, "--seed -1: zero or a positive"),
+    "width zero": ("--length-scale 0", errors.InputError, "--length-scale 0.0: must be a positive number"),
+    "width NaN": ("--length-scale nan", errors.InputError, "--length-scale nan: must be a positive number"),
+    "width without end": ("--length-scale inf", errors.InputError, "--length-scale inf: must be a positive number"),
+    "lambda below zero": ("--lambda -1", errors.InputError, "--lambda -1.0: must be zero or a positive number"),
+    "lambda without end": ("--lambda inf", errors.InputError, "--lambda inf: must be zero or a positive number"),
+    "hold-out of all": ("--holdout 1", errors.InputError, "--holdout 1.0: must be from 0 to below 1"),
+    "a seed below zero": ("--seed -1", errors.InputError, "--seed -1: must be zero or a positive"),
     "a size that is none": ("--memory 2XB", errors.InputError, "'2XB' .*write for example 2GB"),
     "a time that is none": ("--checkpoint-every soon", errors.InputError, "'soon' .*write for example 30s"),
     "nothing to resume": ("--resume", errors.InputError, "no checkpoint at .*anew"),
@@ -602,7 +601,7 @@ def test_rows_left_out_are_counted_once_however_often_a_run_stops():
     assert (job.done.count, job.dropped) == (len(X), 2)
 
 
-def stop_at_once(job):
+def stop_at_once(job, rows):
     raise KeyboardInterrupt
 
 
@@ -635,7 +634,7 @@ def test_a_rare_class_does_not_rule_the_pilot(tmp_path):
 def test_variances_of_classes_come_from_counts(classes):
     X, y = labelled(300, classes)
     coding = TargetCoding.classification(tuple(range(classes)))
-    run = PilotRun(Block(X, y, np.arange(300)), coding, Recipe(), Threads(1, limit_blas=False), 1.0, Reporter())
+    run = PilotRun(Block(X, y, np.arange(300)), coding, Recipe(), Threads(1, limit_blas=False), budget=1.0)
     assert run.target_variance() == pytest.approx(coding.values(y).var(axis=0))
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from streamrf.training.run import Settings
     from streamrf.training.update.changes import Work
 
+MOST_SHOWN = 80  # characters of choices beside an option; the help text has longer lists
 F = Callable[..., Any]
 Options = dict[str, Any]
 
@@ -101,8 +102,9 @@ class OneOf(click.ParamType):
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return f"[{'|'.join(self.names)}]"
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str | None:
+        choices = f"[{'|'.join(self.names)}]"
+        return choices if len(choices) <= MOST_SHOWN else None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
@@ -113,9 +115,10 @@ def setting_option(setting: Field[Any]) -> Callable[[F], F]:
     known, default = about(setting), setting.default
     names = known.allowed(default)
     kind: Any = OneOf(names) if names else next((each for each in (int, float) if each.__name__ in setting.type), str)
+    choices = ", ".join(names)
     return click.option(
         flag_of(setting), setting.name, type=kind, default=default, show_default=default is not None,
-        metavar=known.metavar, help=known.help,
+        metavar=known.metavar, help=f"{known.help} One of {choices}." if len(choices) > MOST_SHOWN else known.help,
     )  # fmt: skip
 
 
