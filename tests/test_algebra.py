@@ -661,7 +661,7 @@ def test_forgetting_some_rows_as_a_command(shelf, tmp_path):
         (["merge", "a.stats", "--out", "x", "--statistics-only", "--lambda", "1"], 2, "no place for --lambda"),
         (["merge", "a.stats", "--out", "b.stats"], 7, "already exists"),
         (["solve", "a.stats", "--outputs", "1", "--out", "x"], 2, "numbers from 0 to 0 are wanted"),
-        (["solve", "a.stats", "--outputs", "one", "--out", "x"], 2, "numbers such as 0,2 are wanted"),
+        (["solve", "a.stats", "--outputs", "one", "--out", "x"], 2, "must be whole numbers separated by commas"),
         (["solve", "a.stats", "--lambda", "-1", "--out", "x"], 2, "--lambda -1"),
         (["solve", "a.stats", "--memory", "1MB", "--out", "x"], 6, "the budget is 1.00 MB"),
         (["solve", "a.zarr", "--out", "x"], 4, "not a complete streamrf archive"),

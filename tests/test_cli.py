@@ -29,6 +29,7 @@ from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments
 from streamrf.support import errors
+from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.fourier import PilotRun
 
@@ -634,7 +635,7 @@ def test_a_rare_class_does_not_rule_the_pilot(tmp_path):
 def test_variances_of_classes_come_from_counts(classes):
     X, y = labelled(300, classes)
     coding = TargetCoding.classification(tuple(range(classes)))
-    run = PilotRun(Block(X, y, np.arange(300)), coding, Recipe(), Threads(1, limit_blas=False), budget=1.0)
+    run = PilotRun(Block(X, y, np.arange(300)), coding, Recipe(), Threads(1, limit_blas=False), reporter=Reporter())
     assert run.target_variance() == pytest.approx(coding.values(y).var(axis=0))
 
 

@@ -72,7 +72,7 @@ def test_every_kind_of_value_survives():
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("[train]\nDD = 5", errors.InputError, "'DD' is no setting of `streamrf train`"),
+        ("[train]\nDD = 5", errors.InputError, "'DD' is not a setting of `streamrf train`"),
         ("[train\n", errors.InputError, "is not a TOML file"),
         ("[plan]\nD = 5", errors.InputError, "has no table [train]; it has plan"),
         ("[train]\nconfig = 'x'", errors.InputError, "'config' is no setting"),

@@ -1,4 +1,4 @@
-"""The functional interface: the verbs of the command line, for data of any kind that ``open_source`` takes."""
+"""The Python interface: the verbs of the command line as functions, for all data that ``open_source`` takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(
     target: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Plan:
-    """What training would take, in bytes; no row is read. ``plan(...).check()`` refuses what does not fit."""
+    """Estimate the memory of training without reading a row. ``plan(...).check()`` fails if it does not fit."""
     source = open_source(data, target=target, **options)
     outputs = max(1, source.n_outputs)
     return plan_run(source, recipe or Recipe(), outputs=outputs, threads=threads or available_cores(), budget=memory)
@@ -64,16 +64,16 @@ def predict(
     engine: WritingEngine | None = None,
     **options: Any,
 ) -> np.ndarray | int:
-    """Predictions of every row as an array, in row order; with ``out`` they are written there and rows are counted.
+    """Predict every row and return an array in row order, or write it to ``out`` and return the number of rows.
 
-    ``proba`` asks for the probability of each class instead of the label (in a file: beside it). With a
+    ``proba`` gives the probability of each class instead of the label (in a file: beside it). With a
     ``ClusterEngine`` the workers write ``out``.
     """
     model = _model(model)
     source = _source_for(model, data, options, need_targets=False)
     columns = prediction_columns(model, proba)
     if out is None and engine is not None:
-        raise InputError("the workers of a cluster write predictions where all of them can: name the place with out=")
+        raise InputError("the workers of a cluster write the predictions: set out= to a place that all can reach")
     with Threads(threads) as pool:
         if out is None:
             return _finished(model, gather_scores(model, source, pool), proba)
@@ -91,7 +91,7 @@ def evaluate(
     engine: Engine | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Metrics of the model on data with known targets: those of ``streamrf evaluate``."""
+    """Metrics of the model on data with known targets, as `streamrf evaluate` prints them."""
     model = _model(model)
     source = _source_for(model, data, options, need_targets=True)
     with Threads(threads) as pool:

@@ -73,7 +73,8 @@ class KernelMachine(BaseEstimator):
 
     # -- fitting
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on all rows: the pilot, the passes, then lambda and calibration on hold-out rows."""
         source = self._training_source(X, y, sample_weight, first=True)
         trained = train(source, self._recipe(X), self._settings())
         return self._adopt(trained.model, trained.state)
@@ -266,10 +267,6 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 
     _task = REGRESSION
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train on all rows: pilot, one pass, lambda by hold-out rows."""
-        return self._fit(X, y, sample_weight)
-
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows exactly. The first batch fixes settings, scaling and map.
 
@@ -306,10 +303,6 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     """
 
     _task = CLASSIFICATION
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train on all rows: pilot, one pass, lambda and calibration by hold-out rows."""
-        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows exactly. The first batch fixes settings, scaling and map.

@@ -1,4 +1,4 @@
-"""Settings in a file: `--config` reads what would stand on the command line, `--save-config` writes what was used.
+"""Settings in a file: `--config` reads options from it, `--save-config` writes those of a run.
 
 A file has one table for each command, whose keys are the long names of its options without dashes::
 
@@ -7,7 +7,7 @@ A file has one table for each command, whose keys are the long names of its opti
     D = 2000
     length-scale = 3.5
 
-What stands on the command line wins. A file called ``streamrf.toml`` in the current folder is read without being named.
+The command line wins over the file. ``streamrf.toml`` in the current folder is read by default.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import click
 DEFAULT = Path("streamrf.toml")
 NONE = "none"
 OURS = ("config", "save_config")
-PASSING = ("as_json", "quiet", "overwrite", "resume")  # how one run is shown or allowed: no part of what it is
-SETTLED = "streamrf.settled"  # where a command leaves settings that were chosen while it ran
+PASSING = ("as_json", "quiet", "overwrite", "resume")  # about one run, not about its result
+SETTLED = "streamrf.settled"  # where a command leaves the settings that it chose
 
 
 def with_config(command: click.Command) -> click.Command:
-    """The command with `--config` and `--save-config`; once, however often it is asked for."""
+    """Add `--config` and `--save-config` to a command, unless it has them."""
     if any(param.name == "config" for param in command.params):
         return command
     command.params += [
         click.Option(
             ["--config"], metavar="FILE", is_eager=True, callback=_load,
-            help="Settings from this TOML file; streamrf.toml if there is one here, 'none' for no file.",
+            help="Read settings from this TOML file; streamrf.toml in this folder by default, 'none' for no file.",
         ),
-        click.Option(["--save-config"], metavar="FILE", help="Write the settings that were used, to run this again."),
+        click.Option(["--save-config"], metavar="FILE", help="Write the settings of this run, to repeat it."),
     ]  # fmt: skip
     assert command.callback is not None
     command.callback = _saving(command, command.callback)
@@ -44,7 +44,7 @@ def with_config(command: click.Command) -> click.Command:
 
 
 def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Put what the file says in place of the options' own defaults."""
+    """Use the settings of the file as defaults of the options."""
     if value != NONE and (value or DEFAULT.exists()):
         path = Path(value or DEFAULT)
         table = read_table(path, ctx.command, needed=value is not None)
@@ -55,7 +55,7 @@ def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 
 
 def read_table(path: Path, command: click.Command, *, needed: bool) -> dict[str, Any]:
-    """The table of a command, by the names of its parameters."""
+    """The table of a command, keyed by parameter."""
     import tomllib
 
     from streamrf.support.errors import InputError, StorageError
@@ -71,12 +71,12 @@ def read_table(path: Path, command: click.Command, *, needed: bool) -> dict[str,
     table, names = document.get(command.name or "", {}), setting_names(command)
     unknown = [key for key in table if key.replace("_", "-") not in names]
     if unknown:
-        raise InputError(f"{path}: {unknown[0]!r} is no setting of `streamrf {command.name}`")
+        raise InputError(f"{path}: {unknown[0]!r} is not a setting of `streamrf {command.name}`")
     return {str(names[key.replace("_", "-")].name): value for key, value in table.items()}
 
 
 def setting_names(command: click.Command) -> dict[str, click.Parameter]:
-    """Parameters by what a file calls them."""
+    """Parameters, keyed by their name in a file."""
     found = {}
     for param in command.params:
         if param.name not in OURS:
@@ -93,7 +93,7 @@ def _saving(command: click.Command, run: Callable[..., Any]) -> Callable[..., An
         if save_config:
             refuse_existing(Path(save_config))
         ctx = click.get_current_context()
-        given = given_settings(ctx)  # before the command takes its options apart
+        given = given_settings(ctx)  # before the command runs
         result = run(**params)
         if save_config:
             settings = _used(given, _by_name(command, ctx.meta.get(SETTLED, {})))
@@ -104,24 +104,24 @@ def _saving(command: click.Command, run: Callable[..., Any]) -> Callable[..., An
 
 
 def given_settings(ctx: click.Context) -> dict[str, Any]:
-    """What was said on the command line, in the environment or in a file, by the names that a file uses."""
-    spoken = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)
+    """The settings given on the command line or in a file, keyed by their name in a file."""
+    sources = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)
     names = setting_names(ctx.command)
     return {
         name: ctx.params[param.name]
         for name, param in names.items()
-        if param.name in ctx.params and param.name not in PASSING and ctx.get_parameter_source(param.name) in spoken
+        if param.name in ctx.params and param.name not in PASSING and ctx.get_parameter_source(param.name) in sources
     }
 
 
 def _by_name(command: click.Command, settled: dict[str, Any]) -> dict[str, Any]:
-    """Settled settings, by the names that a file uses; those that are no options are left out."""
+    """Settings that the command chose, keyed by their name in a file, if they are options."""
     names = {param.name: name for name, param in setting_names(command).items()}
     return {names[key]: value for key, value in settled.items() if key in names and value is not None}
 
 
 def _used(given: dict[str, Any], settled: dict[str, Any]) -> dict[str, Any]:
-    """What was said and what was settled; a length scale that is settled says what --gamma said, which goes."""
+    """Given and chosen settings; a chosen length scale replaces --gamma."""
     stays = {name: value for name, value in given.items() if name != "gamma" or "length-scale" not in settled}
     return {**stays, **settled}
 

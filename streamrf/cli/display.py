@@ -1,4 +1,4 @@
-"""What people see: a progress bar in a terminal, plain lines elsewhere, and tables. Progress goes to stderr."""
+"""A progress bar in a terminal, plain lines elsewhere, and tables. Progress goes to stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamrf.support.units import format_bytes, format_count, format_seconds
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 SPARKS = "▁▂▃▄▅▆▇█"
-SPARK_COUNT, SPARK_EVERY = 20, 0.5  # bars, and seconds that each of them stands for
+SPARK_COUNT, SPARK_EVERY = 20, 0.5  # bars, and seconds of each
 
 
 def make_reporter(*, quiet: bool) -> Reporter:
@@ -61,7 +61,7 @@ class PlainReporter(Reporter):
         self._error_so_far = f", hold-out {what} {error:.4g} so far"
 
     def finished(self) -> None:
-        """Nothing more to say: the last line said it."""
+        """The last line is printed already."""
 
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
         complete, self._done = done == self._rows != self._done, done

@@ -93,6 +93,8 @@ def predict_command(model: str, data: tuple[str, ...], **options: Any) -> None: 
     from streamrf.data.columns import describe_unknown
     from streamrf.models.model import Model
     from streamrf.models.predict import prediction_columns
+    from streamrf.models.uncertainty import attach_posterior
+    from streamrf.support.threads import Threads
     from streamrf.support.units import format_count
 
     out, as_json = options["out"], options["as_json"]
@@ -102,7 +104,8 @@ def predict_command(model: str, data: tuple[str, ...], **options: Any) -> None: 
         _refuse_parts(options)
     loaded = Model.load(model)
     if options["std"]:
-        _attach_uncertainty(loaded, model, options["threads"])
+        with Threads(options["threads"]) as threads:
+            attach_posterior(loaded, model, threads)
     columns = prediction_columns(loaded, options["proba"])
     job, start = _Job(loaded, columns, options), time.monotonic()
     rows, unknown = job.stream(data[0], form) if form else job.source(data)
@@ -114,14 +117,6 @@ def predict_command(model: str, data: tuple[str, ...], **options: Any) -> None: 
         shared.print_json({"out": out, "rows": rows, "columns": names, "unknown_levels": unknown, "seconds": seconds})
     elif out != STREAM:
         click.echo(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
-
-
-def _attach_uncertainty(model: Model, path: str, count: int | None) -> None:
-    from streamrf.models.uncertainty import attach_posterior
-    from streamrf.support.threads import Threads
-
-    with Threads(count) as threads:
-        attach_posterior(model, path, threads)
 
 
 def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
