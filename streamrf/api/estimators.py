@@ -130,11 +130,11 @@ class KernelMachine(BaseEstimator):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _settings(self) -> Settings:
-        return Settings(threads=self.threads, memory=self.memory)
-
     def _work(self, threads: Threads) -> Work:
         return Work(threads, self._settings())
+
+    def _settings(self) -> Settings:
+        return Settings(threads=self.threads, memory=self.memory)
 
     # -- data
 

@@ -31,7 +31,7 @@ _OWN = {
     "gamma": ("float | None", None, "Width of the kernel in scikit-learn's convention, instead of length_scale."),
     "random_state": ("Any", 0, "Seed, generator or None; another seed draws other features, sample and hold-out rows."),
     "threads": ("int | None", None, "Threads to use; all cores by default."),
-    "memory": ("int | None", None, "Memory budget in bytes; 80 % of what is free by default."),
+    "memory": ("int | None", None, "Memory budget in bytes; 80 % of free memory by default."),
 }
 
 
@@ -72,10 +72,11 @@ def _values(each: Field[Any]) -> str:
 
 def _in_python(text: str) -> str:
     """A help text with parameters in place of flags: ``--map binning`` becomes ``map='binning'``."""
-    known = {flag_of(each): each for each in SETTINGS}
+    known = {flag_of(each): each for each in fields(Recipe)}
 
     def parameter(found: re.Match[str]) -> str:
-        each = known[found[1]]
+        if (each := known.get(found[1])) is None:
+            return found[0]
         is_value = found[2] in about(each).allowed(each.default)
         return f"``{each.name}={found[2]!r}``" if is_value else f"``{each.name}``{found[0][len(found[1]) :]}"
 
@@ -89,11 +90,8 @@ def is_stored(X: Any) -> bool:
     """Whether X is read in parts rather than checked as an array: a path, a source, a list of these, dask or zarr."""
     if sparse.issparse(X):  # some of them are mappings too
         return False
-    if isinstance(X, str | os.PathLike | Source | Mapping):
-        return True
-    if isinstance(X, list | tuple) and len(X) and isinstance(X[0], str | os.PathLike | Source):
-        return True
-    return is_sliced(X)
+    first = X[0] if isinstance(X, list | tuple) and len(X) else X
+    return isinstance(first, str | os.PathLike | Source) or isinstance(X, Mapping) or is_sliced(X)
 
 
 def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_targets: bool = True) -> Source:
@@ -102,7 +100,7 @@ def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_t
     Columns that are not numbers are coded as in the model ``known``, or else as learned from the data.
     """
     if is_sliced(X):
-        return sliced_source(X, y, need_targets=need_targets)
+        return _sliced_source(X, y, need_targets=need_targets)
     if not (y is None or isinstance(y, str) or all(isinstance(name, str) for name in y)):
         raise InputError("for stored data, y must be the name of the target column (parquet) or None (zarr, npy)")
     choice: dict[str, Any] = known_choice(known) if known else {"columns": Handling()}
@@ -119,7 +117,7 @@ def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_t
     return source
 
 
-def sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:
+def _sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:
     X, names = plain_array(X)
     if y is None and need_targets:
         raise InputError("there is no y: pass the targets as an array with one row for each row of X")

@@ -33,22 +33,14 @@ F = Callable[..., Any]
 Options = dict[str, Any]
 
 
-class Bytes(click.ParamType):
-    """A size such as 2GB."""
+class Parsed(click.ParamType):
+    """A value in words of its own, such as a size (2GB) or a time (5min)."""
 
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return parse_bytes(value)
-
-
-class Seconds(click.ParamType):
-    """A time such as 5min."""
-
-    name = "time"
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name, self.parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return parse_seconds(value)
+        return self.parse(value)
 
 
 def stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -140,7 +132,7 @@ run_options = stack(threads_option, json_option, quiet_option)
 
 checkpoint_options = stack(
     click.option("--checkpoint", metavar="DIR", help="Where to write checkpoints; OUT.checkpoint by default."),
-    click.option("--checkpoint-every", type=Seconds(), default="5min", show_default=True,
+    click.option("--checkpoint-every", type=Parsed("time", parse_seconds), default="5min", show_default=True,
                  help="Time between checkpoints; longer where saving would take over 5 % of the run."),
     click.option("--no-checkpoint", is_flag=True, help="Write no checkpoints."),
     click.option("--resume", is_flag=True, help="Fail unless there is a checkpoint to resume from."),
@@ -155,7 +147,9 @@ cluster_options = stack(
     click.option("--tls-key", metavar="FILE", help="The key of our certificate."),
 )  # fmt: skip
 
-memory_option = click.option("--memory", type=Bytes(), help="Budget such as 2GB; 80 % of free memory by default.")
+memory_option = click.option(
+    "--memory", type=Parsed("size", parse_bytes), help="Budget such as 2GB; 80 % of free memory by default."
+)
 weight_option = click.option(
     "--sample-weight", metavar="NAME", help="Array (zarr, npy) or column (parquet) of weights."
 )

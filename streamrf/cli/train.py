@@ -245,12 +245,9 @@ def _error_rows(found: Assessment) -> list[tuple[str, str]]:
         ("error, kernel", f"{settings}, diameter {found.diameter:.4g} ({found.sample_rows:,} rows read)"),
         ("error, Claim 1", _promise(found, found.claim_1, "all pairs at once")),
         ("error, Hoeffding", _promise(found, found.hoeffding, "any one pair")),
-        (
-            "error, measured",
-            f"D = {found.D:,} ({found.map}, {found.form}): {figures}, {above:.3g} % of pairs above {found.epsilon:g}"
-            f" ({measured.rows:,} rows)",
-        ),
-    ]
+        ("error, measured", f"D = {found.D:,} ({found.map}, {found.form}): {figures}, {above:.3g} % of pairs above"
+                            f" {found.epsilon:g} ({measured.rows:,} rows)"),
+    ]  # fmt: skip
 
 
 def _promise(found: Assessment, promise: Promise, pairs: str) -> str:
