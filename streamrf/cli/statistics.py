@@ -116,8 +116,8 @@ def merge_command(parts: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.support.errors import InputError
     from streamrf.support.threads import Threads
-    from streamrf.training.update.statistics import check_budget
     from streamrf.training.update.changes import combine
+    from streamrf.training.update.statistics import check_budget
 
     minus = options["minus"]
     if options["statistics_only"] and options["ridge"]:
@@ -149,8 +149,7 @@ def solve_command(statistics: str, **options: Any) -> None:
       streamrf solve data.model --lambda 1e-4 --lambda 1e-6 --outputs 0,2 --out two.model --json
     """
     from streamrf.support.threads import Threads
-    from streamrf.training.update.statistics import check_budget
-    from streamrf.training.update.statistics import Statistics
+    from streamrf.training.update.statistics import Statistics, check_budget
 
     out, overwrite = _place(options, Path(statistics).with_suffix(".model"))
     check_budget([statistics], options["memory"], states=2 if options["outputs"] else 1)
