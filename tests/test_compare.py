@@ -270,7 +270,7 @@ def test_what_cannot_be_right_is_refused_before_a_row_is_read(threads, monkeypat
             compare(source, PLAIN, threads=threads, **settings)
 
     refused(InputError, "there are no 'best' frequencies", kinds=["mc", "best"])
-    refused(InputError, "--D 51: an even number", Ds=[50, 51])
+    refused(InputError, "--D 51: must be even", Ds=[50, 51])
     refused(InputError, "no number of features", Ds=[])
     refused(InputError, "`seeds` must be at least 1, not 0", seeds=0)
     refused(InputError, "`rows` must be at least 4, not 3", rows=3)

@@ -75,7 +75,7 @@ def test_every_kind_of_value_survives():
         ("[train]\nDD = 5", errors.InputError, "'DD' is not a setting of `streamrf train`"),
         ("[train\n", errors.InputError, "is not a TOML file"),
         ("[plan]\nD = 5", errors.InputError, "has no table [train]; it has plan"),
-        ("[train]\nconfig = 'x'", errors.InputError, "'config' is no setting"),
+        ("[train]\nconfig = 'x'", errors.InputError, "'config' is not a setting"),
         (None, errors.StorageError, "cannot be read"),
     ],
 )
