@@ -602,7 +602,7 @@ def test_rows_left_out_are_counted_once_however_often_a_run_stops():
     assert (job.done.count, job.dropped) == (len(X), 2)
 
 
-def stop_at_once(job, rows):
+def stop_at_once(job, pending):
     raise KeyboardInterrupt
 
 

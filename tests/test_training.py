@@ -16,6 +16,7 @@ from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.statistics.gram import Gram
+from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import BudgetError, DataError, InputError, MismatchError
 from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
@@ -336,3 +337,24 @@ def test_what_was_summed_before_an_unreadable_chunk_is_kept(tmp_path, reference,
         again = Training(source, FIXED, settings, Reporter(), pool).run()
     assert again.state.digest() == expected
     assert sum(map(len, read)) < 1500  # what is left, and a few rows for the fingerprint
+
+
+def test_a_block_that_fails_leaves_the_checkpoint_before_it(tmp_path, reference, monkeypatch):
+    """Half of it may be in the sums: they are not saved, and what was saved is not replaced."""
+    X, y, expected = reference
+    settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=0)
+    update = Gram.update
+
+    def fail(gram, state, block, *rest, **more):
+        update(gram, state, block, *rest, **more)
+        if 2200 in block.index:
+            raise DataError("a label that nobody knows")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Gram, "update", fail)
+        with pytest.raises(DataError, match="nobody knows"):
+            run_in_small_spans(ArraySource(X, y, chunk_rows=500), settings, Reporter(), threads=1)
+    with Threads(1) as pool:
+        again = Training(ArraySource(X, y, chunk_rows=500), FIXED, settings, Reporter(), pool)
+        assert RowSet.from_json(again._saved().ledger).count == 2000
+        assert again.run().state.digest() == expected
