@@ -28,9 +28,9 @@ from streamrf.data.convert import chunk_rows
 from streamrf.data.convert.inputs import detect
 from streamrf.data.convert.outputs import gathered
 from streamrf.data.open import open_source
+from streamrf.data.readers.base import line_blocks
 from streamrf.data.readers.csv import NULLS as NULL_WORDS
 from streamrf.data.readers.csv import CsvBatches
-from streamrf.data.readers.lines import line_blocks
 from streamrf.data.source import Span
 from streamrf.support import errors
 
@@ -266,7 +266,7 @@ SCRIPT = """
 import sys
 from streamrf.support import memory
 from streamrf.data.convert import Conversion, convert
-from streamrf.data.readers import lines
+from streamrf.data.readers import base as lines
 memory.limit_heaps()
 lines.line_blocks.__kwdefaults__["size"] = 1 << 17  # smaller blocks of text, as the file is a small one
 small, big, out = sys.argv[1:]

@@ -15,8 +15,7 @@ import pyarrow.csv
 
 from streamrf.data.columns import DATE, NUMBER, Column, Columns
 from streamrf.data.locations import first_line, opened
-from streamrf.data.readers.base import Arrived, BatchReader, Progress, silent
-from streamrf.data.readers.lines import STREAM_BLOCK, Lines, line_blocks
+from streamrf.data.readers.base import STREAM_BLOCK, Arrived, BatchReader, Lines, Progress, line_blocks, silent
 from streamrf.support.errors import DataError, InputError
 
 DELIMITERS = (",", "\t", ";", "|")

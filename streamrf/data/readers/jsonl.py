@@ -12,8 +12,7 @@ import pyarrow.json
 
 from streamrf.data.columns import BOOL, FLOAT, INT, Columns
 from streamrf.data.locations import opened
-from streamrf.data.readers.base import Arrived, BatchReader, Progress, silent
-from streamrf.data.readers.lines import STREAM_BLOCK, Lines, line_blocks
+from streamrf.data.readers.base import STREAM_BLOCK, Arrived, BatchReader, Lines, Progress, line_blocks, silent
 from streamrf.support.errors import DataError
 
 _STORED_AS = {INT: pa.int64(), FLOAT: pa.float64(), BOOL: pa.bool_()}  # what a category was made of

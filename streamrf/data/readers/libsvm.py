@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamrf.data.locations import first_line, opened
-from streamrf.data.readers.base import MatrixReader, Progress, silent
-from streamrf.data.readers.lines import Lines, line_blocks
+from streamrf.data.readers.base import Lines, MatrixReader, Progress, line_blocks, silent
 from streamrf.data.source import Rows
 from streamrf.support.errors import DataError
 
