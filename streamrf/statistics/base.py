@@ -19,6 +19,8 @@ import numpy as np
 from streamrf.data.source import Block
 from streamrf.support.threads import Threads
 
+PIECE_ROWS = 8192
+
 
 class State(ABC):
     """Plain arrays that add and subtract."""
@@ -54,7 +56,10 @@ S = TypeVar("S", bound=State)
 class Statistic(ABC, Generic[S]):
     """How a block of rows enters a state."""
 
-    piece_rows: int = 8192  # rows it is given at a time: between two of them the run can be saved or stopped
+    @property
+    def piece_rows(self) -> int:
+        """Rows it is given at a time: between two of them the run can be saved or stopped."""
+        return PIECE_ROWS
 
     @abstractmethod
     def zero(self) -> S:

@@ -58,7 +58,9 @@ class Bins(Statistic[BinsState]):
     indexer: BinIndexer
     coding: TargetCoding
 
-    piece_rows = ROWS_A_BLOCK
+    @property
+    def piece_rows(self) -> int:
+        return ROWS_A_BLOCK
 
     def zero(self) -> BinsState:
         grids, buckets, outputs = self._shape
@@ -130,7 +132,9 @@ class BinsProduct(Statistic[ProductState]):
     seed: int
     spare: list[np.ndarray] = field(default_factory=list, repr=False)  # totals of an earlier pass, to be used again
 
-    piece_rows = ROWS_A_BLOCK
+    @property
+    def piece_rows(self) -> int:
+        return ROWS_A_BLOCK
 
     def zero(self) -> ProductState:
         if not self.spare:

@@ -111,7 +111,7 @@ class Gradient(Statistic[GradientState]):
         return self.map.precision.totals
 
     @property
-    def piece_rows(self) -> int:  # type: ignore[override]
+    def piece_rows(self) -> int:
         return PIECE_ROWS if self.features is None else KEPT_ROWS
 
     @cached_property

@@ -17,7 +17,7 @@ from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.statistics.base import CountedState, Statistic
+from streamrf.statistics.base import PIECE_ROWS, CountedState, Statistic
 from streamrf.statistics.gram_kernels import PRODUCT_ROWS, DeferredProduct, Layout, Product, choose_product
 from streamrf.statistics.targets import row_weights
 from streamrf.support.errors import FileFormatError, InputError, NumericalError
@@ -73,7 +73,7 @@ class Gram(Statistic[GramState]):
         return cls(scaling, map, coding, choose_product(map.precision.key, threads), class_weights)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process the product is chosen anew: what is right and fast depends on the CPU."""
+        """In another process the product is chosen again: what is right and fast depends on the CPU."""
         return Gram, (self.scaling, self.map, self.coding, DeferredProduct(self.map.precision.key), self.class_weights)
 
     @cached_property
@@ -115,10 +115,10 @@ class Gram(Statistic[GramState]):
         return self.nbytes() <= SMALL_STATE
 
     @property
-    def piece_rows(self) -> int:  # type: ignore[override]
+    def piece_rows(self) -> int:
         """More where they are summed in no time: threads then seldom wait for each other, and for Python."""
         D = self.map.n_features
-        return int(np.clip(PIECE_WORK // (D * (D + 4 * self.map.n_inputs)), Statistic.piece_rows, MOST_PIECE))
+        return int(np.clip(PIECE_WORK // (D * (D + 4 * self.map.n_inputs)), PIECE_ROWS, MOST_PIECE))
 
     @property
     def block_rows(self) -> int:

@@ -243,7 +243,7 @@ class Holdout(Statistic[HoldoutState[S]]):
     apart: bool = True
 
     @property
-    def piece_rows(self) -> int:  # type: ignore[override]
+    def piece_rows(self) -> int:
         return self.statistic.piece_rows
 
     def zero(self) -> HoldoutState[S]:

@@ -113,7 +113,9 @@ class TargetScan(State):
 class ScanTargets(Statistic[TargetScan]):
     """How the targets and weights of a block enter the scan."""
 
-    piece_rows = READ_ROWS
+    @property
+    def piece_rows(self) -> int:
+        return READ_ROWS
 
     def zero(self) -> TargetScan:
         return TargetScan()

@@ -55,10 +55,10 @@ class Choice:
 
     def metadata(self) -> dict[str, Any]:
         """What the model says of the pilot; nothing that trains reads it back."""
-        document = {"pilot": [vars(trial) for trial in self.trials]} if self.trials else {}
+        document: dict[str, Any] = {"pilot": [vars(trial) for trial in self.trials]} if self.trials else {}
         if self.length_scales is not None:
             scales = [float(each) for each in self.length_scales]
-            document["binning"] = {"length_scales": scales, "growth": self.growth}  # type: ignore[assignment]
+            document["binning"] = {"length_scales": scales, "growth": self.growth}
         return {**document, **self.notes}
 
 

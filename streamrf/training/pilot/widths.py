@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -111,8 +112,8 @@ class WidthSearch:
         """The same search with an eighth of the rows to fit."""
         rows = max(1, len(self.train.X) // FEWER)
         fewer = Rows(self.train.X[:rows], self.train.Y[:rows])
-        options = {"law": self.law, "grids": self.grids, "ridge": self.ridge, "seed": self.seed}
-        return WidthSearch(fewer, self.held_out, self.threads, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"law": self.law, "grids": self.grids, "ridge": self.ridge, "seed": self.seed}
+        return WidthSearch(fewer, self.held_out, self.threads, **options)
 
     # -- one fit
 
