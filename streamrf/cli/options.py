@@ -292,9 +292,7 @@ def make_settings(options: Options, out: Path | None = None) -> Settings:
         settings.checkpoint = options["checkpoint"] or out.with_name(out.name + ".checkpoint")
     settings.checkpoint_every = options["checkpoint_every"]
     if options["resume"] and not (settings.checkpoint and Checkpoint(settings.checkpoint).exists()):
-        raise InputError(
-            f"--resume: there is no checkpoint at {settings.checkpoint}; leave --resume out to start a new run"
-        )
+        raise InputError(f"--resume: there is no checkpoint at {settings.checkpoint}; leave it out to start a new run")
     return settings
 
 
