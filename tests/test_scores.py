@@ -15,7 +15,7 @@ from streamrf.support.threads import ALONE
 class Scored:
     """A model of two classes whose score is the first column."""
 
-    coding = TargetCoding.classification((0, 1))
+    pipeline = SimpleNamespace(coding=TargetCoding.classification((0, 1)))
     is_classifier = True
     calibration = Calibration.plain(1)
 

@@ -5,7 +5,7 @@ columns/     how raw columns become numbers: chosen, learned, encoded
 source       Span, Block, Source: what a table looks like to everything else
 readers/     one module for each format; ``base`` says what a reader is, the package finds the one for a location
 wrappers     sources made of other sources: shards, weights
-screening    rows that can be used; ``sampling`` draws some of them
+screening    rows that can be used, and a sample of them
 open         ``open_source``: from what a user names to a source
 writers/     predictions to files
 convert/     from files of any format to chunked zarr or parquet

@@ -73,7 +73,7 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
             _, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
         if info == 0:
             return matrix
-    raise NumericalError(f"lambda {ridge:g} leaves the system singular: train with a larger lambda, such as 1e-6")
+    raise NumericalError(f"--lambda {ridge:g} is too small for a posterior: train with a larger one, such as 1e-6")
 
 
 def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:

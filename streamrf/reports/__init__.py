@@ -1,8 +1,7 @@
 """What people look at. Plots come first, the comparison of maps builds on them, and the report on both.
 
 plots             matplotlib, picture files, a style for each map
-kernel_error      how far the kernel of a map is from the exact one
-bounds            how many features theory asks for, beside the error that is measured
+bounds            how many features theory asks for, beside the kernel error that is measured
 comparison        maps side by side on a sample of rows; comparison_plots draws it
 page              the report's HTML page and the look of its pictures
 evidence          the model, its sums and a sample of rows: what a report is made from

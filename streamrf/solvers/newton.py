@@ -79,7 +79,7 @@ class LBFGS:
         value, gradient = self.evaluate(trial)
         state.evaluations += 1
         if not np.isfinite(value):
-            raise NumericalError(f"the objective left the finite numbers at step {state.iteration + 1}: raise lambda")
+            raise NumericalError(f"the solver diverged at step {state.iteration + 1}: use a larger --lambda")
         if state.evaluations > 1:
             slope = float((state.gradient * state.direction).sum())
             if value > state.value + SUFFICIENT * state.length * slope:

@@ -7,7 +7,7 @@
 The last two are converted to zarr or parquet, and the columns of a ``BatchReader`` can be predicted on as they arrive.
 
 A new format is one module with a class that names its ``format`` and ``endings``. Defining the class registers it:
-``formats`` then finds it by the ending of a path. Its test is a subclass of ``SourceConformance``.
+``open_source`` then finds it by the ending of a path. Its test is a subclass of ``SourceConformance``.
 """
 
 from __future__ import annotations

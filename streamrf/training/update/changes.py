@@ -176,7 +176,7 @@ def retrain(
     if leaves is not None:
         _check_named(gone, ledger_of(leaves, rows_in(model.ledger, leaves)))
     if "asked" not in model.metadata:
-        raise InputError("this model does not say how it was asked for: retrain on the shards that stay")
+        raise InputError("this model file does not hold its original settings: retrain on the shards that stay")
     if model.metadata.get("data", {}).get("weighted") and not stays.has_weights:
         raise InputError("this model was trained on rows with weights: retrain on the shards that stay, with theirs")
     recipe = Recipe.from_json(model.metadata["asked"])

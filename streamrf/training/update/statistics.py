@@ -112,7 +112,7 @@ def check_possible(prepared: UntrainedModel, state: GramState, removed: str) -> 
     limit = float(prepared.map.precision.scale) * state.rows
     if prepared.map.precision.exact and (sums[D] != state.rows or np.abs(sums[:D]).max() > limit):
         raise MismatchError(
-            f"what is left after removing {removed} are sums that no rows have: it has changed since it was added,"
+            f"{removed} has changed since it was added (removing it would leave sums that no rows have),"
             " so nothing was removed; retrain on the rest"
         )
 
