@@ -224,8 +224,10 @@ def test_other_column_names_are_refused(work):
 
 
 def test_statistics_of_other_columns_are_refused(sums, prepared):
-    renamed = [replace(sums[key], prepared=replace(prepared, feature_names=tuple(names)))
-               for key, names in (("a", "abcdef"), ("b", "abcfed"))]  # fmt: skip
+    def with_names(names):
+        return replace(prepared, pipeline=replace(prepared.pipeline, feature_names=tuple(names)))
+
+    renamed = [replace(sums[key], prepared=with_names(names)) for key, names in (("a", "abcdef"), ("b", "abcfed"))]
     with pytest.raises(MismatchError, match="column 'd' of one is 'f' in the other"):
         renamed[0] + renamed[1]
 
@@ -709,7 +711,7 @@ def test_a_budget_is_refused_before_statistics_are_read(shelf, monkeypatch):
 
 
 def test_an_update_is_interrupted_and_resumed_to_the_same_bits(tmp_path, monkeypatch, prepared, sums, work):
-    monkeypatch.setattr(plan, "SPAN_ROWS", 100)
+    monkeypatch.setattr("streamrf.solvers.plan.SPAN_ROWS", 100)
     kept = Settings(checkpoint=tmp_path / "kept", checkpoint_every=3600)
     source, statistics = ArraySource(X[SECOND], y[SECOND], chunk_rows=100), sums["a"].copy()
     with pytest.raises(Interrupted, match="200 of 400 rows are done and kept"):

@@ -265,7 +265,7 @@ def test_no_row_can_overflow_and_rounding_is_stable(seed, grids, size, tie):
 
 def test_numbers_that_are_not_finite_are_refused(threads):
     occupied = OccupiedBuckets.of(np.ones((2, 2), int))
-    with pytest.raises(NumericalError, match="finite"):
+    with pytest.raises(NumericalError, match="diverged"):
         occupied.exponents(np.array([[1.0, np.nan, 0.0, 0.0]]))
 
 
@@ -372,7 +372,7 @@ def test_laws_of_widths_have_names():
     assert width_law("laplacian") == width_law("bins:2") == GammaWidths(2.0)
     assert width_law("bins:4.5") == GammaWidths(4.5)
     for name, reason in {
-        "bins:": "is wanted", "bins:1": "above 1", "bins:x": "above 1", "bins:nan": "above 1",
+        "bins:": "must be above 1", "bins:1": "above 1", "bins:x": "above 1", "bins:nan": "above 1",
         "gaussian": "negative near 0", "matern32": "not a product", "nonsense": "no kernel",
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=reason):

@@ -434,8 +434,8 @@ def test_training_prints_one_object(shelf):
     assert found["holdout"]["r2"] > 0.5
     assert found["memory"]["projected"] > 0
     people = done("train", shelf / "data.zarr", *FAST, "--out", out, "--overwrite").out
-    assert "12 grids of 256 slots" in people
-    assert "of bins collide" in people
+    assert "12 grids of 256 hashed bins" in people
+    assert "of them share a bin" in people
 
 
 def test_models_evaluate_and_predict(shelf):
@@ -450,13 +450,13 @@ def test_a_plan_says_where_slots_are_kept(shelf):
     assert found["solver"] == "cg"
     assert found["cache"]["place"] == "memory"
     assert found["seconds"]["total"] > 0
-    assert "slots" in done("plan", shelf / "data.zarr", *FAST).out
+    assert "bin indices" in done("plan", shelf / "data.zarr", *FAST).out
 
 
 REFUSALS = {
     "gaussian": (("--map", "binning", "--kernel", "gaussian"), "gaussian kernel cannot be drawn by random binning"),
     "matern": (("--map", "binning", "--kernel", "matern32"), "it is not a product over columns"),
-    "shape": (("--map", "binning", "--kernel", "bins:1"), "a shape above 1"),
+    "shape": (("--map", "binning", "--kernel", "bins:1"), "must be above 1"),
     "D": (("--map", "binning", "--D", "100"), "--map binning has --grids"),
     "bits": (("--map", "binning", "--bits", "8"), "is about Fourier features"),
     "grids with D": (("--grids", "10", "--D", "100"), "--D 100 asks for Fourier features"),

@@ -427,7 +427,7 @@ class TestOutputs:
         out = tmp_path / "p.npy"
         assert streamrf.predict(trained.model, data, out=out, engine=engine) == 6000
         assert np.array_equal(np.load(out), streamrf.predict(trained.model, data))
-        with pytest.raises(InputError, match="name the place with out="):
+        with pytest.raises(InputError, match="set out= to a place that all can reach"):
             streamrf.predict(trained.model, data, engine=engine)
 
     def test_evaluation(self, client: Client, classifier: Model, tmp_path: Path) -> None:

@@ -138,6 +138,6 @@ def test_the_command_draws_both_pictures(tmp_path):
     assert (tmp_path / "l.svg").read_bytes().startswith(b"<?xml")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     assert (
-        "--landmarks must be whole numbers separated by commas, such as 50,100,200, not few"
+        "--landmarks must be whole numbers separated by commas, such as 0,2 or 50,100, not few"
         in streamrf("compare", str(tmp_path / "data"), "--landmarks", "few").err
     )

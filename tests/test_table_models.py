@@ -322,7 +322,9 @@ def test_a_coding_that_nobody_knows_how_to_learn_again_is_not_forgotten_strictly
     data = [str(shelf / "one.parquet"), str(shelf / "two.parquet")]
     done("train", *data, *TABLE, "--out", tmp_path / "m.model")
     old = Statistics.load(tmp_path / "m.model")
-    old.prepared = replace(old.prepared, columns=replace(old.prepared.columns, handling=None))
+    pipeline = old.prepared.pipeline
+    coded = replace(pipeline, columns=replace(pipeline.columns, handling=None))
+    old.prepared = replace(old.prepared, pipeline=coded)
     old.solve(old.ridge).save(tmp_path / "old.model", state=old.state)
     stays = ("--strict", "--data", data[1], "--threads", 1, "--quiet")
     answer = streamrf("forget", tmp_path / "old.model", data[0], *stays)
@@ -336,7 +338,8 @@ def test_sums_of_other_codings_do_not_add(shelf, tmp_path):
     for name in ("one", "two"):
         done("train", shelf / f"{name}.parquet", *data, "--out", tmp_path / f"{name}.model")
     one, two = Statistics.load(tmp_path / "one.model"), Statistics.load(tmp_path / "two.model")
-    two.prepared = replace(one.prepared, columns=two.prepared.columns)  # all else being equal
+    coded = replace(one.prepared.pipeline, columns=two.prepared.columns)
+    two.prepared = replace(one.prepared, pipeline=coded)  # all else being equal
     with pytest.raises(errors.MismatchError, match="column 'area' became numbers in another way"):
         one + two
 

@@ -127,7 +127,7 @@ class WriterConformance:
     def test_an_existing_output(self, path: Path) -> None:
         old, new = make_table(ONE), {"prediction": np.arange(N, dtype=float)}
         fill(self.open(path, N, ONE), old, (0, N))
-        with pytest.raises(ExistsError, match="exists already"):
+        with pytest.raises(ExistsError, match="already exists"):
             self.open(path, N, ONE)
         with pytest.raises(ZeroDivisionError), self.open(path, N, ONE, overwrite=True):
             raise ZeroDivisionError

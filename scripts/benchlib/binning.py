@@ -54,7 +54,7 @@ def throughput(rows: int) -> Cell:
     """Rows a second of one thread at P = 50, d = 10: with slots made, with slots kept, and predictions."""
     X = np.random.default_rng(0).standard_normal((rows, 10)).astype(np.float32)
     map = BinningMap.draw(GammaWidths(), 10, 50, 17, 0)
-    table = np.random.default_rng(1).integers(-1000, 1000, (1, 50, map.slots)).astype(np.int32)
+    table = np.random.default_rng(1).integers(-1000, 1000, (1, 50, map.buckets)).astype(np.int32)
     weights, totals = table.astype(np.float32), np.zeros(table.shape, np.int64)
     with Threads(1) as one:
         slots = map.indices(X, threads=one)

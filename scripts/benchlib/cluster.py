@@ -20,7 +20,7 @@ from benchlib.results import Cell, Results
 from benchlib.tables import generated
 from streamrf.data.open import open_source
 from streamrf.data.source import Source
-from streamrf.engines.base import Engine, Pass
+from streamrf.engines.base import Engine, Next, Pass
 from streamrf.engines.cluster import Address, ClusterEngine, connect
 from streamrf.engines.local import LocalEngine
 from streamrf.statistics.holdout import Holdout
@@ -65,9 +65,10 @@ def time_pass(engine: Engine, statistic: Any, source: Source) -> Timed:
     gc.collect()
     before = most = memory.resident()
 
-    def watch(_: Pass[Any]) -> None:
+    def watch(_: Pass[Any], pending: int) -> Next:
         nonlocal most
         most = max(most, memory.resident())
+        return Next.CONTINUE
 
     start = time.perf_counter()
     state = engine.run(Pass.start(statistic, source), watch)
