@@ -429,7 +429,7 @@ BAD_OPTIONS = {
     "a seed below zero": ("--seed -1", errors.InputError, "--seed -1: must be zero or a positive"),
     "a size that is none": ("--memory 2XB", errors.InputError, "'2XB' .*write for example 2GB"),
     "a time that is none": ("--checkpoint-every soon", errors.InputError, "'soon' .*write for example 30s"),
-    "nothing to resume": ("--resume", errors.InputError, "no checkpoint at .*anew"),
+    "nothing to resume": ("--resume", errors.InputError, "no checkpoint at .*new run"),
     "too little memory": (
         "--D 40000 --memory 2GB --solver cholesky", errors.BudgetError,
         r"projected to need [\d.]+ GB .* the budget is 2.00 GB: raise --memory, or lower --D",

@@ -472,7 +472,7 @@ def test_kernels_without_a_second_moment_get_hoeffding_alone(threads):
     found = bounds.assess(ArraySource(*smooth(100)), PLAIN.with_(kernel="laplacian"), 0.1, 0.05, threads)
     assert (found.claim_1.D, found.claim_1.epsilon_at_D) == (None, None)
     assert "laplacian kernel has no second moment" in found.claim_1.reason
-    assert bounds.features_pointwise(0.1, 0.05) == found.hoeffding.D
+    assert bounds.features_pointwise(0.1, 0.05, "pairs") == found.hoeffding.D
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind_of(kind).targets])

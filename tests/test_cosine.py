@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.features.fourier.cosine import PackedCosines
+from streamrf.features.fourier.map import PackedCosines
 from streamrf.support.threads import Threads
 
 

@@ -291,3 +291,16 @@ def test_typical_size_is_a_standard_deviation_that_tails_do_not_sway():
     assert typical_size(W) == pytest.approx(3.0, rel=0.05)
     W[0, 0] = 1e12
     assert typical_size(W) == pytest.approx(3.0, rel=0.05)
+
+
+def test_fixed_landmarks_heed_the_iterations_and_steps_that_they_report():
+    rng = np.random.default_rng(0)
+    X, kernel = rng.standard_normal((2000, 5)), make_kernel("gaussian", length_scale=1.6)
+    W0 = kernel.sample(rng, 50, 5)
+    few, many = (
+        learn_kernel_features(X, kernel, W0, landmarks="sample", fresh=False, iterations=T, steps=S)
+        for T, S in ((1, 1), (20, 10))
+    )
+    assert (few.report()["iterations"], few.report()["steps"], len(few.learned.history)) == (1, 1, 2)
+    assert many.report()["iterations"] == 20
+    assert many.errors[many.chosen] < few.errors[few.chosen]

@@ -358,3 +358,29 @@ def test_a_block_that_fails_leaves_the_checkpoint_before_it(tmp_path, reference,
         again = Training(ArraySource(X, y, chunk_rows=500), FIXED, settings, Reporter(), pool)
         assert RowSet.from_json(again._saved().ledger).count == 2000
         assert again.run().state.digest() == expected
+
+
+@pytest.mark.parametrize("map", ["orthogonal", "sorf", "fastfood", "moment-matched"])
+def test_the_pilot_tries_only_kernels_that_the_map_has(map):
+    """Rough targets make the Laplacian kernel the best, which none of these can draw."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (600, 3))
+    y = np.sign(X).prod(axis=1) + 0.1 * np.sign(X[:, 0] - 0.3)
+    model = train(ArraySource(X, y), Recipe(D=64, map=map, bits="8")).model
+    assert model.recipe.map == map
+    assert model.recipe.kernel in ("gaussian", "matern32")
+
+
+def test_a_lambda_at_the_end_of_its_range_is_said():
+    class Notes(Reporter):
+        def __init__(self):
+            self.notes = []
+
+        def note(self, text):
+            self.notes.append(text)
+
+    X = np.random.default_rng(0).standard_normal((400, 2))
+    told = Notes()
+    recipe = Recipe(D=24, kernel="gaussian", length_scale=4.0, scaling="none", bits="float64", pilot="none")
+    train(ArraySource(X, X[:, 0] * 0.5), recipe, reporter=told)
+    assert any("the smallest there is" in note and "--D" in note for note in told.notes if note.startswith("lambda"))

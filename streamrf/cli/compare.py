@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.recipe_options import gamma_option, make_recipe, nan_option, task_option
 
 if TYPE_CHECKING:
     from streamrf.reports.comparison import Cell, Comparison
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     help="gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU.",
 )
 @click.option("--length-scale", type=float, help="Width of the kernel; by default its median value is 1/e.")
-@shared.gamma_option
+@gamma_option
 @click.option("--scaling", default="standard", show_default=True, help="none, standard, minmax, quantile, log or pca.")
 @click.option(
     "--form",
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 @click.option("--rows", type=int, default=2000, show_default=True, help="Rows to fit on, and as many to measure on.")
 @click.option("--seeds", type=int, default=3, show_default=True, help="Draws of each map.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The first seed.")
-@shared.task_option
-@shared.nan_option
+@task_option
+@nan_option
 @click.option(
     "--landmarks", metavar="N,N,...", help="Numbers of landmarks for learned maps; --plot draws errors against them."
 )
@@ -75,7 +76,7 @@ def compare_command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     for picture in filter(None, (plot, drawn)):
         check_picture(picture, overwrite=overwrite)
     source = shared.open_data(data, options)
-    recipe = shared.make_recipe({**options, "D": Ds[0], "map": "auto", "landmarks": None})
+    recipe = make_recipe({**options, "D": Ds[0], "map": "auto", "landmarks": None})
     with Threads(options["threads"]) as threads:
         found = compare(
             source, recipe, kinds=shared.listed(options["maps"]), Ds=Ds, seeds=options["seeds"], rows=options["rows"],

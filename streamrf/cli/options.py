@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from streamrf.features.kernels import make_kernel
-from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.support.errors import InputError
-from streamrf.support.settings import about, flag_of
 from streamrf.support.units import parse_bytes, parse_seconds
-from streamrf.training.run import FOURIER_ONLY
 
 if TYPE_CHECKING:
     from streamrf.data.columns import Columns, Handling
@@ -28,7 +22,6 @@ if TYPE_CHECKING:
     from streamrf.training.run import Settings
     from streamrf.training.update.changes import Work
 
-MOST_SHOWN = 80  # characters of choices beside an option; the help text has longer lists
 F = Callable[..., Any]
 Options = dict[str, Any]
 
@@ -81,47 +74,6 @@ conversion_column_options = stack(
                  help="Missing inputs: an error, the median with a flag column, or kept as NaN (zarr)."),
 )  # fmt: skip
 
-gamma_option = click.option(
-    "--gamma", type=float, help="Width in scikit-learn's convention, instead of --length-scale."
-)
-
-
-class OneOf(click.ParamType):
-    """A name that the recipe checks. Help shows the choices, and the shell completes them."""
-
-    name = "name"
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str | None:
-        choices = f"[{'|'.join(self.names)}]"
-        return choices if len(choices) <= MOST_SHOWN else None
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
-
-
-def setting_option(setting: Field[Any]) -> Callable[[F], F]:
-    """The option of one setting of the recipe, which declares all about it."""
-    known, default = about(setting), setting.default
-    names = known.allowed(default)
-    kind: Any = OneOf(names) if names else next((each for each in (int, float) if each.__name__ in setting.type), str)
-    choices = ", ".join(names)
-    return click.option(
-        flag_of(setting), setting.name, type=kind, default=default, show_default=default is not None,
-        metavar=known.metavar, help=f"{known.help} One of {choices}." if len(choices) > MOST_SHOWN else known.help,
-    )  # fmt: skip
-
-
-def settings_named(*names: str) -> Callable[[F], F]:
-    """The options of some settings."""
-    return stack(*(setting_option(each) for each in fields(Recipe) if each.name in names))
-
-
-recipe_options = stack(*(setting_option(each) for each in fields(Recipe)), gamma_option)
-task_option, nan_option = settings_named("task"), settings_named("nan")
-
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else."
 )
@@ -155,7 +107,6 @@ weight_option = click.option(
 )
 shards_argument = click.argument("data", nargs=-1, required=True)
 model_argument = click.argument("model", type=click.Path())
-training_options = stack(shards_argument, data_options, weight_option, column_options, recipe_options, memory_option)
 pass_options = stack(memory_option, checkpoint_options, cluster_options, run_options)
 
 
@@ -208,7 +159,7 @@ def _refuse_arrays(options: Options, source: Source) -> None:
     given = [name for name, default in _OF_COLUMNS.items() if options.get(name, default) != default]
     if given and array is not None:
         raise InputError(
-            f"{_flag(given[0])} is about columns of parquet files, and {array.location} is not parquet: name its arrays"
+            f"{flag(given[0])} is about columns of parquet files, and {array.location} is not parquet: name its arrays"
             f" with --x and --y, or convert it first: streamrf convert {array.location} OUT.parquet"
         )
 
@@ -237,38 +188,8 @@ def whole_numbers(option: str, text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-# -- the recipe
-
-
-def make_recipe(options: Options) -> Recipe:
-    """A Recipe from the recipe options; gamma becomes a length scale."""
-    settings = {each.name: options[each.name] for each in fields(Recipe) if each.name in options}
-    if options["gamma"] is not None:
-        if settings["kernel"] == AUTO:
-            raise InputError("--gamma is a different width for each kernel: name one, such as --kernel gaussian")
-        kernel = make_kernel(settings["kernel"], length_scale=settings["length_scale"], gamma=options["gamma"])
-        settings["length_scale"] = kernel.length_scale
-    _check_map(settings)
-    return Recipe(**settings)
-
-
-def _check_map(settings: Options) -> None:
-    """Refuse settings of a map that is not asked for."""
-    given = [name for name in ("grids", "table_bits") if settings.get(name) is not None]
-    if settings["map"] == BINNING or (given and settings["map"] == AUTO and settings["D"] is None):
-        for name in FOURIER_ONLY:
-            if settings.get(name) not in (None, AUTO):
-                raise InputError(f"--{name} {settings[name]} is about Fourier features: --map binning has --grids")
-    elif given:
-        why = f"--map {settings['map']}" if settings["map"] != AUTO else f"--D {settings['D']}"
-        raise InputError(
-            f"{_flag(given[0])} {settings[given[0]]} is about random binning, and {why} asks for Fourier features: give"
-            " one of them"
-        )
 
 
 # -- the run

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.recipe_options import nan_option
 
 if TYPE_CHECKING:
     from streamrf.data.writers import ColumnTypes, Writer
@@ -21,7 +22,7 @@ STREAM = "-"
 @shared.model_argument
 @shared.shards_argument
 @shared.data_options
-@shared.nan_option
+@nan_option
 @shared.cluster_options
 @shared.run_options
 def evaluate_command(model: str, data: tuple[str, ...], **options: Any) -> None:

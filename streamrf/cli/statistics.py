@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.recipe_options import make_recipe, recipe_options
 
 if TYPE_CHECKING:
     from streamrf.models.model import Model
@@ -37,7 +38,7 @@ def _place(options: shared.Options, default: str | Path = "") -> tuple[Path, boo
 @shared.shards_argument
 @shared.data_options
 @shared.column_options
-@shared.recipe_options
+@recipe_options
 @click.option("--classes", metavar="A,B,...", help="All labels, if this data may lack some.")
 @shared.memory_option
 @_out_options("Where it goes, such as recipe.prepared.")
@@ -57,7 +58,7 @@ def prepare_command(data: tuple[str, ...], **options: Any) -> None:
     out, overwrite = _place(options)
     source, labels = shared.open_data(data, options), shared.listed(options["classes"])
     with shared.working(options) as work:
-        prepared = prepare(source, shared.make_recipe(options), work, classes=tuple(labels) if labels else None)
+        prepared = prepare(source, make_recipe(options), work, classes=tuple(labels) if labels else None)
     save_prepared(prepared, out, overwrite=overwrite)
     facts = {"prepared": str(out), "classes": len(prepared.coding.classes) or None}
     settled = chosen(prepared.recipe)

@@ -10,6 +10,7 @@ import click
 
 from streamrf.cli import options as shared
 from streamrf.cli.config import SETTLED
+from streamrf.cli.recipe_options import make_recipe, training_options
 
 if TYPE_CHECKING:
     from streamrf.recipe import Recipe
@@ -22,7 +23,7 @@ SCAN_ROWS = 100_000  # of text columns alone: their levels become inputs
 
 
 @click.command("train")
-@shared.training_options
+@training_options
 @click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
 @shared.overwrite_option
 @click.option("--no-statistics", is_flag=True, help="Leave out the sums that allow update, forget and merge.")
@@ -58,7 +59,7 @@ def train_command(data: tuple[str, ...], **options: Any) -> None:
     check_target(out, overwrite)
     page = report_place(options["report"], out, overwrite)
     source = shared.open_data(data, options, reporter=shared.reporter_for(options))
-    recipe = shared.make_recipe(options)
+    recipe = make_recipe(options)
     with shared.working(options, out) as work:
         work.settings.keeps = out if keep_statistics else None
         result = Training(source, recipe, work.settings, work.reporter, work.threads).run()
@@ -178,7 +179,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 @click.command("plan")
-@shared.training_options
+@training_options
 @click.option("--epsilon", type=float, help="Say which D keeps the kernel error below this. Reads a sample of rows.")
 @click.option("--delta", type=float, default=0.01, show_default=True, help="Probability that the bound may fail.")
 @shared.cluster_options
@@ -207,7 +208,7 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
 
     epsilon = options["epsilon"]
     source = shared.open_data(data, options, scan_rows=SCAN_ROWS)
-    recipe = shared.make_recipe(options)
+    recipe = make_recipe(options)
     with Threads(options["threads"]) as threads:
         with shared.cluster_engine(options, Reporter(), threads.count) as engine:
             sizes: shared.Options = {"threads": threads.count, "budget": options["memory"], "local": engine is None}

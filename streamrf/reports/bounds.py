@@ -110,6 +110,7 @@ def dual_scores(K: np.ndarray, across: np.ndarray, y: np.ndarray, ridges: tuple[
 FITTED_ROWS = 2000  # rows that a map may be fitted to, as in training
 MEASURED_ROWS, FEWEST_MEASURED = 1000, 100
 FEATURE_BYTES = 2**27  # at most, for the features of the rows that are measured
+_POINTWISE = {"phase": 8.0, "pairs": 4.0}  # what divides D epsilon^2 in the exponent of Hoeffding's inequality
 _TINIEST, _HUGEST = 1e-12, 1e12  # errors between which a bound is inverted
 
 
@@ -120,12 +121,21 @@ def _check(epsilon: float, delta: float) -> None:
         raise InputError(f"`delta` must be a probability between 0 and 1, not {delta}")
 
 
-def log_failure_uniform(D: float, epsilon: float, d: int, diameter: float, sigma: float) -> float:
-    """Log of 2^8 (sigma diameter / epsilon)^2 exp(-D epsilon^2 / (4 (d + 2))): Claim 1; above 0 it says nothing."""
-    return 8 * math.log(2) + 2 * math.log(sigma * diameter / epsilon) - D * epsilon**2 / (4 * (d + 2))
+def divisor_uniform(d: int, form: str) -> float:
+    """What divides D epsilon^2 in the exponent of Claim 1: docs/comparing-maps.md derives it.
+
+    Pairs are a mean of D / 2 cosines of x - y. Phases are a mean of D products in [-2, 2] that depend on x and on y, so
+    the anchors must cover 2 d dimensions. The 4 (d + 2) that the paper prints is too small for either.
+    """
+    return 8.0 * (d + 2) if form == "pairs" else 32.0 * (d + 1)
 
 
-def features_uniform(epsilon: float, delta: float, d: int, diameter: float, sigma: float) -> int:
+def log_failure_uniform(D: float, epsilon: float, d: int, diameter: float, sigma: float, form: str = "phase") -> float:
+    """Log of 2^8 (sigma diameter / epsilon)^2 exp(-D epsilon^2 / divisor): Claim 1; above 0 it says nothing."""
+    return 8 * math.log(2) + 2 * math.log(sigma * diameter / epsilon) - D * epsilon**2 / divisor_uniform(d, form)
+
+
+def features_uniform(epsilon: float, delta: float, d: int, diameter: float, sigma: float, form: str = "phase") -> int:
     """The smallest D for which sup |z(x)'z(y) - k(x, y)| over a set of this diameter is below epsilon, but for delta.
 
     ``sigma`` is the root of the spectral measure's second moment E[w'w].
@@ -136,10 +146,10 @@ def features_uniform(epsilon: float, delta: float, d: int, diameter: float, sigm
     if sigma * diameter == 0:
         return 1
     excess = log_failure_uniform(0, epsilon, d, diameter, sigma) - math.log(delta)
-    return max(1, math.ceil(excess * 4 * (d + 2) / epsilon**2))
+    return max(1, math.ceil(excess * divisor_uniform(d, form) / epsilon**2))
 
 
-def epsilon_uniform(D: int, delta: float, d: int, diameter: float, sigma: float) -> float:
+def epsilon_uniform(D: int, delta: float, d: int, diameter: float, sigma: float, form: str = "phase") -> float:
     """The error that Claim 1 allows at D features: the inverse of ``features_uniform``."""
     _check(1.0, delta)
     if not math.isfinite(sigma):
@@ -148,24 +158,24 @@ def epsilon_uniform(D: int, delta: float, d: int, diameter: float, sigma: float)
         return 0.0
 
     def excess(log_epsilon: float) -> float:
-        return log_failure_uniform(D, math.exp(log_epsilon), d, diameter, sigma) - math.log(delta)
+        return log_failure_uniform(D, math.exp(log_epsilon), d, diameter, sigma, form) - math.log(delta)
 
     return math.exp(brentq(excess, math.log(_TINIEST), math.log(_HUGEST), xtol=1e-14))
 
 
-def features_pointwise(epsilon: float, delta: float) -> int:
+def features_pointwise(epsilon: float, delta: float, form: str = "phase") -> int:
     """The smallest D for which the error at one pair of points is below epsilon, but for delta (Hoeffding).
 
-    The exponent is D epsilon^2 / 8: a product of two features is in [-2, 2]. The paper prints 4.
+    The exponent is D epsilon^2 / 8 for phases, whose products are in [-2, 2], and D epsilon^2 / 4 for pairs.
     """
     _check(epsilon, delta)
-    return max(1, math.ceil(8.0 * math.log(2.0 / delta) / epsilon**2))
+    return max(1, math.ceil(_POINTWISE[form] * math.log(2.0 / delta) / epsilon**2))
 
 
-def epsilon_pointwise(D: int, delta: float) -> float:
+def epsilon_pointwise(D: int, delta: float, form: str = "phase") -> float:
     """The error that Hoeffding's inequality allows at one pair of points: the inverse of ``features_pointwise``."""
     _check(1.0, delta)
-    return math.sqrt(8.0 * math.log(2.0 / delta) / D)
+    return math.sqrt(_POINTWISE[form] * math.log(2.0 / delta) / D)
 
 
 # -- theory and measurement side by side
@@ -215,7 +225,8 @@ class Assessment:
 def assess(source: Source, recipe: Recipe, epsilon: float, delta: float, threads: Threads) -> Assessment:
     """Read a sample of rows, resolve the recipe as ``pilot="none"`` does, evaluate the bounds and measure."""
     _check_map(recipe.map)
-    hoeffding = Promise(features_pointwise(epsilon, delta), epsilon_pointwise(recipe.D, delta))
+    form = recipe.settled_form
+    hoeffding = Promise(features_pointwise(epsilon, delta, form), epsilon_pointwise(recipe.D, delta, form))
     rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, recipe)
     sample = draw_sample(source, rows, recipe.seed, recipe.nan)
     recipe = defaults(recipe, sample.X)
@@ -223,7 +234,7 @@ def assess(source: Source, recipe: Recipe, epsilon: float, delta: float, threads
     kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
     return Assessment(
         epsilon, delta, recipe.D, recipe.map, recipe.form, kernel.label, kernel.length_scale, recipe.scaling, len(X),
-        diameter := ball_diameter(X), claim_1(kernel, recipe.D, X.shape[1], diameter, epsilon, delta), hoeffding,
+        diameter := ball_diameter(X), claim_1(kernel, recipe.D, X.shape[1], diameter, epsilon, delta, form), hoeffding,
         _measure(recipe, kernel, X, epsilon, threads),
     )  # fmt: skip
 
@@ -241,13 +252,15 @@ def ball_diameter(X: np.ndarray) -> float:
     return 2.0 * float(np.linalg.norm(X - X.mean(axis=0), axis=1).max())
 
 
-def claim_1(kernel: Kernel, D: int, d: int, diameter: float, epsilon: float, delta: float) -> Promise:
+def claim_1(
+    kernel: Kernel, D: int, d: int, diameter: float, epsilon: float, delta: float, form: str = "phase"
+) -> Promise:
     """Rahimi and Recht: the error of all pairs of points at once."""
     sigma = math.sqrt(kernel.second_moment(d))
     if not math.isfinite(sigma):
         return Promise(None, None, f"the spectral measure of the {kernel.label} kernel has no second moment")
-    wanted = features_uniform(epsilon, delta, d, diameter, sigma)
-    return Promise(wanted, epsilon_uniform(D, delta, d, diameter, sigma))
+    wanted = features_uniform(epsilon, delta, d, diameter, sigma, form)
+    return Promise(wanted, epsilon_uniform(D, delta, d, diameter, sigma, form))
 
 
 def _measure(recipe: Recipe, kernel: Kernel, X: np.ndarray, epsilon: float, threads: Threads) -> Measured:

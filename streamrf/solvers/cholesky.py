@@ -159,7 +159,7 @@ class Cholesky(Solver):
     def _walk(self, path: LambdaWalk) -> float:
         """The best lambda of a path; one that was asked for is only judged."""
         ridge = path.choose(self.first_ridge, fixed=self.ridge_given)
-        self.reporter.note(f"lambda {ridge:.3g} ({len(path.tried)} tried)")
+        self.reporter.note(f"lambda {ridge:.3g} ({len(path.tried)} tried){path.at_an_end()}")
         return ridge
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:

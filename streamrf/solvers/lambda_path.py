@@ -58,6 +58,14 @@ class LambdaWalk(ABC):
                 self._walk(here, 1 / factor) or self._walk(here, factor)
         return self.ridge
 
+    def at_an_end(self) -> str:
+        """What it means that the best lambda is the smallest or the largest there is; nothing where it is not."""
+        if self.ridge / 10 < RIDGE_LIMITS[0]:
+            return ": the smallest there is, so the model could bear more features (raise --D)"
+        if self.ridge * 10 > RIDGE_LIMITS[1]:
+            return ": the largest there is, so the features explain next to nothing"
+        return ""
+
     def _walk(self, start: float, factor: float) -> bool:
         """Follow one direction as long as it gets better; whether it did at all."""
         ridge, better = start * factor, False

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.features.fourier.cosine import PackedCosines
+from streamrf.features.fourier.map import PackedCosines
 from streamrf.features.precision import LIMITS
 from streamrf.statistics.gram_kernels import Layout, choose_product
 from streamrf.support.threads import Threads, seconds_of

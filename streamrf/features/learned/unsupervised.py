@@ -16,6 +16,7 @@ import numpy as np
 from streamrf.features.kernels import Kernel
 from streamrf.features.learned.ekal import (
     DECAY,
+    ITERATIONS,
     Adam,
     Clusters,
     Landmarks,
@@ -33,6 +34,7 @@ from streamrf.features.learned.ekal import (
     typical_size,
     weight_equations,
 )
+from streamrf.features.learned.ekal import STEPS as PAPER_STEPS
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.storage.safejson import JSON
 
@@ -182,10 +184,12 @@ def learn_kernel_features(
     pool = np.asarray(X[order[apart : apart + POOL]], np.float64)
     count = max(2, min(len(pool) // 2, count or int(np.clip(len(W0), FEWEST_LANDMARKS, MOST_LANDMARKS))))
     clusters = Clusters.find(pool, count, seed) if landmarks == CLUSTER else None
+    paper = Schedule(iterations or ITERATIONS, steps or PAPER_STEPS)
+    schedule = Schedule.of(len(W0), iterations, steps) if fresh else paper
     task = _Task(
         Pairs.within(kernel, X[order[:apart]]), kernel, np.asarray(W0, np.float64),
         (lambda: sample_landmarks(pool, count, rng)) if clusters is None else (lambda: clusters.members(rng)),
-        clusters, Schedule.of(len(W0), iterations, steps), DECAY if decay is None else decay,
+        clusters, schedule, DECAY if decay is None else decay,
     )  # fmt: skip
     some = Pairs.within(kernel, *task.draw())
     candidates = _learn_with_fresh(task, landmarks) if fresh else _learn_with_fixed(task)
@@ -208,7 +212,16 @@ def _learn_with_fixed(task: _Task) -> dict[str, Learned]:
         {SAMPLE: task.draw()} if clusters is None else {"centres": clusters.centres(), "closest": clusters.closest()}
     )
     return {
-        name: learn_ekal(each.X, each.weights, task.kernel, task.W0, decay=task.decay, unseen=task.unseen)
+        name: learn_ekal(
+            each.X,
+            each.weights,
+            task.kernel,
+            task.W0,
+            iterations=task.schedule.iterations,
+            steps=task.schedule.steps,
+            decay=task.decay,
+            unseen=task.unseen,
+        )
         for name, each in fixed.items()
     }
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from streamrf.data.columns import Columns
 from streamrf.features.binning.map import BinningMap, hash_multipliers
-from streamrf.features.fourier.cosine import SINE
-from streamrf.features.fourier.map import FourierMap
+from streamrf.features.fourier.map import SINE, FourierMap
 from streamrf.features.scaling import Scaling
 from streamrf.models.model import Model
 from streamrf.support.errors import InputError

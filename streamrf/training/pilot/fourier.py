@@ -19,7 +19,7 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
-from streamrf.features.fourier import kind_of
+from streamrf.features.fourier import check, kind_of
 from streamrf.features.kernels import make_kernel, median_length_scale
 from streamrf.features.pipeline import build_map, default_kind
 from streamrf.features.precision import PRECISIONS, make_precision
@@ -29,6 +29,7 @@ from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, NONE, Recipe
 from streamrf.solvers.lambda_path import RidgeTrial, wrong_classes
 from streamrf.statistics.scores import Weights
+from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import (
@@ -147,8 +148,18 @@ class PilotRun:
     def pairings(self) -> Iterator[tuple[str, str]]:
         """Scalings and kernels to try: what the recipe fixes, or the candidates."""
         scalings = [self.recipe.scaling] if self.recipe.scaling != AUTO else self._scalings()
-        kernels = [self.recipe.kernel] if self.recipe.kernel != AUTO else list(KERNELS)
+        kernels = [self.recipe.kernel] if self.recipe.kernel != AUTO else [name for name in KERNELS if self._has(name)]
         return ((scaling, kernel) for kernel in kernels for scaling in scalings)
+
+    def _has(self, kernel: str) -> bool:
+        """Whether the map that was asked for can be drawn for a kernel."""
+        if self.recipe.map == AUTO:
+            return True
+        try:
+            check(self.recipe.map, make_kernel(kernel, length_scale=1.0))
+        except InputError:
+            return False
+        return True
 
     def _scalings(self) -> list[str]:
         """Standardising, and what differs from it on this sample."""
