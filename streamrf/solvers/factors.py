@@ -1,5 +1,8 @@
-"""The direct solver on a sample, as a preconditioner: where the sample has more rows than there are features, the Gram
-matrix of the features is smaller than that of the rows."""
+"""Factors of a sample of rows that precondition iterative solvers, and how large the sample may be.
+
+Where the sample has more rows than there are features, the Gram matrix of the features is smaller than that of the rows.
+For mini-batches the leading directions of the sample are enough.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Choosing lambda: a walk downhill on some error. Iterative solvers choose the next from what those before came to.
+"""Choosing lambda by rows that were not trained on, and judging weights by them: calibration and metrics.
+
+Lambda walks downhill on some error. Iterative solvers choose the next from what those before came to.
 
 Cross-validation and GCV get theirs from sums alone, without rows.
 

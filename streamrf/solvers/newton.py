@@ -1,4 +1,4 @@
-"""Smooth losses: quasi-Newton steps from a Gram preconditioner, one pass for each point that is looked at.
+"""Smooth losses: quasi-Newton steps (L-BFGS) from a Gram preconditioner, one pass for each point that is looked at.
 
 Scores are ``b + (z - mean z)'w``: centring keeps the intercept out of the way of the weights. What is minimised is the
 mean loss plus lambda |w|^2; held-out rows say when it is good enough, and which lambda is best.

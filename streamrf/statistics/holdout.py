@@ -1,4 +1,5 @@
-"""What a first pass sums: a statistic of most rows, and the hold-out rows themselves, whatever the statistic is.
+"""What a first pass sums: a statistic of most rows, and the hold-out rows themselves, whatever the statistic is. Beside
+them a mark of each shard: a sum of hashes of its rows, so that what is forgotten must be what was added.
 
 Rows are held out, and put into folds, by a hash of their number alone: any order and any chunking has the same ones.
 """

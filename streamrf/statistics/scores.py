@@ -1,4 +1,4 @@
-"""Evaluation as a sum: what every metric needs, exact and in any order.
+"""Prediction from a pipeline and weights, and evaluation as a sum: what every metric needs, exact and in any order.
 
 Squared and absolute errors are summed by exact float sums, class counts are integers, and the curve behind the AUC is a
 histogram of the scores. Its bins keep ranks over the whole line, for log-odds and margins have no bound.

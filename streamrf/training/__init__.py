@@ -1,1 +1,1 @@
-"""From a source to a model: recipe, plan, pilot, passes, update and forget."""
+"""From a source to a model: plan, prepare, pilot, run; and update, forget and merge afterwards."""

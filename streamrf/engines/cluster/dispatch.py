@@ -1,4 +1,4 @@
-"""Gives groups of rows to workers, one task a worker at a time, and gives to others what a lost worker had."""
+"""Cuts rows into groups, gives them to workers, one task a worker at a time, and to others what a lost worker had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random Fourier features: cos(w'x + b), or cos and sin pairs, from any set of frequencies."""
+"""Random Fourier features: cos(w'x + b), or cos and sin pairs, from any frequencies; and the compiled cosines."""
 
 from __future__ import annotations
 

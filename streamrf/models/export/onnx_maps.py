@@ -1,4 +1,7 @@
-"""Feature maps in ONNX, with the roundings of our kernels one by one: rounded features are the same integers."""
+"""Building an ONNX graph, and feature maps in it.
+
+The roundings of our kernels are written out one by one, so rounded features are the same integers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the pilot returns: its trials, and the choice they led to."""
+"""What the pilot returns: its trials, and the choice they led to. Also how much it may see and
+spend, and what is said of learned maps and metrics."""
 
 from __future__ import annotations
 
