@@ -1,5 +1,5 @@
-"""Rows that can be used, and a random sample of them. What is not a finite number, in features, float targets or missing
-labels, is found before it poisons a sum. ``RowCache`` keeps what later passes need of such rows.
+"""Rows that can be used, and a random sample of them. What is not a finite number, in features, float targets or
+missing labels, is found before it poisons a sum. ``RowCache`` keeps what later passes need of such rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Factors of a sample of rows that precondition iterative solvers, and how large the sample may be.
 
-Where the sample has more rows than there are features, the Gram matrix of the features is smaller than that of the rows.
+Where the sample has more rows than there are features, the Gram matrix of the features is smaller than that of rows.
 For mini-batches the leading directions of the sample are enough.
 """
 
