@@ -30,6 +30,7 @@ GROUP_SECONDS = 10.0  # a group that takes so long is worth its trip
 ADDING_RATE = 1e9  # bytes of states a worker adds in a second, at least
 SHARES = 64  # units of work for each worker, at least, so that the last one does not keep all others waiting
 CONNECT_SECONDS = 15
+LOOPBACK = "127.0.0.1"  # whoever reaches a port of Dask runs code as its owner: new workers listen here alone
 SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "inproc://")
 
 
@@ -159,8 +160,9 @@ def _local_cluster(address: Address) -> LocalCluster:
     off = {f"distributed.worker.{name}": False for name in ("memory.target", "memory.spill", "profile.enabled")}
     with dask.config.set(off):
         return LocalCluster(
-            n_workers=count, threads_per_worker=threads, processes=True, dashboard_address=":0",
-            silence_logs=logging.ERROR, **limits,
+            n_workers=count, threads_per_worker=threads, processes=True, host=LOOPBACK,
+            dashboard_address=f"{LOOPBACK}:0", worker_dashboard_address=f"{LOOPBACK}:0", silence_logs=logging.ERROR,
+            **limits,
         )  # fmt: skip
 
 
