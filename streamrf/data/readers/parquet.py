@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -42,24 +42,39 @@ BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
 PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary
 BUFFER_BYTES = 1 << 17
 FOOTER_READERS = 8
+ORIGIN = b"streamrf.origin"  # in a footer: the file of text that was converted
 
 
-class ParquetSource(RowReader):
-    """Parquet files with the same columns as one table."""
+class ColumnFiles(Protocol):
+    """Columns in row groups: parquet files, or a table in memory."""
 
-    format, endings, magic = "parquet", ENDINGS, b"PAR1"
-    reads_folders = joins_files = is_remote = True
+    names: list[str]  # what messages call each of the files
+    groups: tuple[RowGroup, ...]
+
+    def schemas(self) -> list[pa.Schema]: ...
+
+    def touched(self, span: Span) -> list[RowGroup]: ...
+
+    def batches(self, span: Span, names: list[str], batch_rows: int) -> Iterator[tuple[Span, pa.RecordBatch]]: ...
+
+    def nullable(self, names: Collection[str]) -> set[str]: ...
+
+    def stored_bytes(self, group: RowGroup, names: Collection[str]) -> int: ...
+
+
+class ColumnSource(RowReader):
+    """Columns chosen by name and coded as they are read."""
+
     picks_columns = True
 
-    def __init__(self, location: str, choice: Choice) -> None:
-        self.location, self._choice = location, choice
-        self._files = ParquetFiles(data_files(location))
-        first, *others = self._files.schemas()
-        self._columns = choose_columns(first, self._files.paths[0], self._choice)
+    def __init__(self, location: str, files: ColumnFiles, choice: Choice) -> None:
+        self.location, self._choice, self._files = location, choice, files
+        first, *others = files.schemas()
+        self._columns = choose_columns(first, files.names[0], self._choice)
         self.columns = self._choice.columns
         self._encoder = None if self.columns is None else Encoder(self.columns)
-        for path, schema in zip(self._files.paths, [first, *others], strict=True):
-            self._check_schema(schema, path)
+        for name, schema in zip(files.names, [first, *others], strict=True):
+            self._check_schema(schema, name)
         self.n_rows = sum(len(group.rows) for group in self._files.groups)
         if not self.n_rows:
             raise DataError(f"{location} has no rows")
@@ -68,12 +83,12 @@ class ParquetSource(RowReader):
         self.target_names = tuple(self._columns.targets) or None
         self._set_types()
 
-    def _check_schema(self, schema: pa.Schema, path: str) -> None:
+    def _check_schema(self, schema: pa.Schema, name: str) -> None:
         if self._encoder is not None:
-            self._encoder.check(schema, path)
-        if path != self._files.paths[0]:
+            self._encoder.check(schema, name)
+        if name != self._files.names[0]:
             same = self._columns if self._encoder is None else replace(self._columns, features={})
-            same.check_same(schema, self._files.paths[0], path)
+            same.check_same(schema, self._files.names[0], name)
 
     def _set_types(self) -> None:
         whole = {name for name, dtype in self._columns.all.items() if dtype.kind in "biu"}
@@ -98,17 +113,6 @@ class ParquetSource(RowReader):
 
     def chunks(self) -> tuple[Span, ...]:
         return tuple(group.rows for group in self._files.groups)
-
-    def members(self) -> tuple[Source, ...]:
-        """The files, as each would be read alone: one that is named later by itself is recognised."""
-        return (self,) if len(self._files.paths) == 1 else self._members
-
-    @cached_property
-    def _members(self) -> tuple[Source, ...]:
-        names = None if self.columns is not None else list(self._columns.features)  # in one order, whatever a file's is
-        choice = replace(self._choice, features=names)
-        filled = sorted({group.file for group in self._files.groups})
-        return tuple(ParquetSource(self._files.paths[i], choice) for i in filled)
 
     def read(self, span: Span) -> Block:
         """Features and targets in one go over the file."""
@@ -160,11 +164,34 @@ class ParquetSource(RowReader):
     def _stored_bytes(self) -> dict[RowGroup, int]:
         return {group: self._files.stored_bytes(group, self._columns.all) for group in self._files.groups}
 
+
+class ParquetSource(ColumnSource):
+    """Parquet files with the same columns as one table."""
+
+    format, endings, magic = "parquet", ENDINGS, b"PAR1"
+    reads_folders = joins_files = is_remote = True
+
+    def __init__(self, location: str, choice: Choice) -> None:
+        files = ParquetFiles(data_files(location))
+        self._place, self._paths = location, files.paths
+        super().__init__(files.names[0] if files.paths == [location] else location, files, choice)
+
+    def members(self) -> tuple[Source, ...]:
+        """The files, as each would be read alone: one that is named later by itself is recognised."""
+        return (self,) if len(self._paths) == 1 else self._members
+
+    @cached_property
+    def _members(self) -> tuple[Source, ...]:
+        names = None if self.columns is not None else list(self._columns.features)  # in one order, whatever a file's is
+        choice = replace(self._choice, features=names)
+        filled = sorted({group.file for group in self._files.groups})
+        return tuple(ParquetSource(self._paths[i], choice) for i in filled)
+
     def spec(self) -> Spec:
-        return {"data": self.location, **self._choice.columns_to_json()}
+        return {"data": self._place, **self._choice.columns_to_json()}
 
     def _format(self) -> str:
-        count = len(self._files.paths)
+        count = len(self._paths)
         return "parquet" if count == 1 else f"parquet ({count} files)"
 
 
@@ -174,8 +201,8 @@ class ParquetBatches(BatchReader):
     format, endings = "parquet", ENDINGS
 
     def __init__(self, location: str, *, progress: Progress = silent) -> None:
-        self.location = location
         self._files = ParquetFiles(data_files(location))
+        self.location = self._files.names[0] if self._files.paths == [location] else location
         self.schema = self._files.schemas()[0]
         self.n_rows: int = sum(len(group.rows) for group in self._files.groups)
 
@@ -203,6 +230,7 @@ class ParquetFiles:
         self._is_remote = is_url(self.paths[0])
         with ThreadPoolExecutor(FOOTER_READERS) as pool:
             self._footers = list(pool.map(self._read_footer, self.paths))
+        self.names = [_origin(footer) or path for footer, path in zip(self._footers, self.paths, strict=True)]
         self.groups = self._row_groups()
         self._starts = [group.rows.start for group in self.groups]
         self._stops = [group.rows.stop for group in self.groups]
@@ -283,6 +311,12 @@ class ParquetFiles:
             name = footer.schema.column(i).path
             if name in names:
                 yield name, metadata.column(i)
+
+
+def _origin(footer: pq.FileMetaData) -> str | None:
+    """The file that this one was made of, where it says so."""
+    name = (footer.metadata or {}).get(ORIGIN)
+    return None if name is None else name.decode()
 
 
 def _page_bytes(column: pq.ColumnChunkMetaData) -> int:
