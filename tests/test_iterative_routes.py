@@ -197,9 +197,24 @@ def test_stochastic_gradients_look_at_a_sample_whatever_preconditions_the_others
 @pytest.mark.parametrize("loss", ["huber", "quantile"])
 def test_residuals_beside_a_sketch_are_those_of_many_rows(loss, monkeypatch):
     seen = []
-    monkeypatch.setattr(newton, "robust_deviation", lambda residuals: seen.append(residuals) or np.ones(1))
+    monkeypatch.setattr(newton, "robust_deviation", lambda residuals, _: seen.append(residuals) or np.ones(1))
     fit(*numbers(), FIXED.with_(loss=loss, preconditioner="nystrom", D=16))
-    assert [len(residuals) for residuals in seen] == [ROWS]
+    assert {len(residuals) for residuals in seen} == {ROWS}
+
+
+@pytest.mark.parametrize("loss", ["huber", "quantile"])
+def test_outliers_do_not_widen_the_threshold(loss):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6000, 3)).astype(np.float32)
+    truth = X[:, 0] ** 2 + np.sin(2 * X[:, 1])
+    y = truth + 0.1 * rng.standard_normal(len(X))
+    y[rng.choice(4000, 40, replace=False)] += 1000 * rng.standard_normal(40)
+    recipe = Recipe(D=200, loss=loss, kernel="gaussian", length_scale=1.5, scaling="standard", bits="12", map="sobol")
+    trained = train(ArraySource(X[:4000], y[:4000]), recipe, Settings(threads=1))
+    error = scores(trained.model, X[4000:])[:, 0] - truth[4000:]
+    assert 1 - (error**2).mean() / truth[4000:].var() > 0.95
+    if loss == "huber":
+        assert trained.model.metadata["solver"]["threshold"][0] < 0.5
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(700, 7), (90, 40), (450, 100_000)])

@@ -8,8 +8,9 @@ from scipy.optimize import minimize
 
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.newton import LBFGS, LBFGSState
-from streamrf.statistics.losses import Hinge, Huber, Logistic, Quantile, check_task, robust_deviation
+from streamrf.statistics.losses import Hinge, Huber, Logistic, Quantile, check_task
 from streamrf.support.errors import FileFormatError, InputError
+from streamrf.support.quantiles import robust_deviation
 
 LOSSES = {
     "logistic": Logistic(1),

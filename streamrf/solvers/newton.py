@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.source import Block
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.lambda_path import LambdaTrial, metrics, next_ridge
 from streamrf.statistics.holdout import under
-from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss, robust_deviation
+from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss
 from streamrf.statistics.scores import Calibration, Weights
 from streamrf.support.errors import FileFormatError, NumericalError
+from streamrf.support.quantiles import median, robust_deviation
 
 Evaluate = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """A point (k, p) to the objective there and its gradient (k, p)."""
@@ -144,6 +146,7 @@ TOLERANCE = 1e-4  # of the gradient's first size, where no rows are held out
 GAIN, PATIENCE = 0.001, 3  # points that do not lower the loss on hold-out rows by this share in so many end it
 CORNERS = (0.5, 0.1, 0.02)  # widths of the rounded corner of a quantile, in deviations of the residuals
 LAMBDA_SHARE = {"logistic": 1 / 8, "squared-hinge": 1.0, "huber": 0.5, "quantile": 0.5}  # of the squared loss's lambda
+SHARPER, SHARPENINGS = 0.7, 4  # residuals whose deviation fell below this share of the last call for another threshold
 LBFGS_ARRAYS, BEST = "lbfgs/", "best"
 
 
@@ -177,7 +180,9 @@ class Newton(IterativeSolver):
         """Where the search stood, if this run resumes another."""
         self._tried: list[LambdaTrial] = []
         self._passes, self._corner = 0, 0
+        self._first = self.first_ridge * (1.0 if self.ridge_given else LAMBDA_SHARE[self.recipe.loss])
         self._start = self._first_point()
+        self._deviations = [] if self.pipeline.coding.classes else [self._deviation(self._start)]
         self._losses = self._stages()
         self._best = self._start
         self._recent: list[float] = []  # scores on the hold-out rows at this lambda
@@ -190,37 +195,66 @@ class Newton(IterativeSolver):
             self._passes, self._corner = document["passes"], document["corner"]
             self._recent, self._since = document["recent"], document["since"]
             self._best, self._resumed = arrays[BEST], LBFGSState.load(under(arrays, LBFGS_ARRAYS))
+            self._deviations = [np.array(each) for each in document.get("deviations", self._deviations)]
+            self._first = document.get("first", self._first)
+            self._losses = self._stages()
 
     def _keep(self, state: LBFGSState) -> None:
         arrays = {LBFGS_ARRAYS + name: array for name, array in state.arrays().items()}
         document = {
             "tried": [asdict(trial) for trial in self._tried], "passes": self._passes, "corner": self._corner,
-            "recent": self._recent, "since": self._since,
+            "recent": self._recent, "since": self._since, "deviations": [each.tolist() for each in self._deviations],
+            "first": self._first,
         }  # fmt: skip
         self.keep("newton", document, {**arrays, BEST: self._best})
 
     def _first_point(self) -> np.ndarray:
-        """(k, D + 1), the intercepts last: nothing for classes; for numbers one rough step of least squares."""
+        """(k, D + 1), the intercepts last: nothing for classes; for numbers one rough step of least squares, or the
+        median alone where that is closer to most rows: a few outliers can throw least squares far off."""
         cross = self.moments.cross
+        flat = np.zeros((len(cross), cross.shape[1] + 1))
         if self.pipeline.coding.classes:
-            return np.zeros((len(cross), cross.shape[1] + 1))
+            return flat
         rough = self._factor.at(max(self.first_ridge, 1e-6))(cross)
-        return np.concatenate([rough, self.moments.target_mean[:, None]], axis=1)
+        squares = np.concatenate([rough, self.moments.target_mean[:, None]], axis=1)
+        flat[:, -1] = median(self._judges.targets, self._judges.weights)
+        closer = self._deviation(squares) < self._deviation(flat)
+        return np.where(closer[:, None], squares, flat)
 
     def _stages(self) -> list[Loss]:
         """The losses to be minimised one after the other: a quantile's corner is sharpened step by step."""
         coding, recipe = self.pipeline.coding, self.recipe
         if coding.classes:
             return [class_loss(recipe.loss, coding.outputs)]
-        deviation = robust_deviation(self._residuals())
+        deviation = self._deviations[-1]
         if recipe.loss == "huber":
             return [Huber(recipe.huber_epsilon * deviation)]
         return [Quantile(recipe.quantile, corner * deviation) for corner in CORNERS]
 
-    def _residuals(self) -> np.ndarray:
+    def _deviation(self, point: np.ndarray) -> np.ndarray:
+        """Of the residuals, by their medians, (k,)."""
+        rows = self._judges
+        return robust_deviation(rows.targets - self.scores_of(rows, self._weights(point, 0.0)), rows.weights)
+
+    @property
+    def _judges(self) -> Block:
         rows = self.holdout if self.holdout is not None else self.sample
         assert rows is not None
-        return rows.targets - self.scores_of(rows, self._weights(self._start, 0.0))
+        return rows
+
+    def _sharpened(self) -> bool:
+        """Whether residuals became so much smaller that a threshold from those before is too wide to be robust; then
+        the losses are those of the residuals now, and the search starts again at the best lambda."""
+        if not 0 < len(self._deviations) <= SHARPENINGS:
+            return False
+        deviation = self._deviation(self._best)
+        if not (deviation < SHARPER * self._deviations[-1]).any():
+            return False
+        self._deviations.append(np.minimum(deviation, self._deviations[-1]))
+        if self._tried:
+            self._first, self._tried = min(self._tried, key=lambda trial: trial.score).ridge, []
+        self._losses, self._corner, self._recent, self._since = self._stages(), 0, [], 0
+        return True
 
     @property
     def _loss(self) -> Loss:
@@ -232,10 +266,16 @@ class Newton(IterativeSolver):
 
     def _search(self) -> None:
         fixed = self.ridge_given or self.holdout is None
-        share = 1.0 if self.ridge_given else LAMBDA_SHARE[self.recipe.loss]
         point = self._start
-        while (ridge := next_ridge(share * self.first_ridge, self._tried, fixed)) is not None:
+        while True:
+            ridge = next_ridge(self._first, self._tried, fixed)
+            if ridge is None:
+                if self._sharpened():
+                    continue
+                return
             point = self._descend(point, ridge)
+            if not self._tried and self._sharpened():
+                continue
             score = min(self._recent) if self._recent else 0.0
             self._tried.append(LambdaTrial(ridge, score, self._passes))
             judged = f", hold-out loss {score:.5g}" if self._recent else ""

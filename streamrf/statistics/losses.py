@@ -150,12 +150,6 @@ def class_loss(name: str, outputs: int) -> Loss:
     return made[name]()
 
 
-def robust_deviation(residuals: np.ndarray) -> np.ndarray:
-    """(outputs,): the deviation that normal residuals of the same median size would have."""
-    size = 1.4826 * np.median(np.abs(residuals - np.median(residuals, axis=0)), axis=0)
-    return np.maximum(size, 1e-12 * np.maximum(np.abs(residuals).max(axis=0, initial=0.0), np.finfo(np.float64).tiny))
-
-
 @dataclass(frozen=True)
 class ScorePull(Pull):
     """c = scores: the sum is Z'(Z V)."""
