@@ -19,6 +19,8 @@ from commands import FAST, PROJECT, done, everything_in, run_alone, start, strea
 from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
+from streamrf.api import evaluate
+from streamrf.cli.display import print_metrics
 from streamrf.cli.train import default_out
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
@@ -114,7 +116,7 @@ def test_several_targets_are_several_outputs(shelf, tmp_path):
     done("train", shelf / "parts", "--target", "e", "--target", "y", *FAST, "--out", out)
     done("predict", out, shelf / "test.parquet", "--out", tmp_path / "p.parquet")
     assert pq.read_table(tmp_path / "p.parquet").column_names == ["prediction_0", "prediction_1"]
-    assert len(done("evaluate", out, shelf / "test.parquet", "--target", "e", "--target", "y", "--json").json) == 6
+    assert len(done("evaluate", out, shelf / "test.parquet", "--target", "e", "--target", "y", "--json").json) == 7
 
 
 def test_arrays_of_a_group_can_be_named(shelf, tmp_path):
@@ -191,7 +193,7 @@ def documented():
 
 PROMISED = {
     "train": {"model", "rows", "D", "bits", "chosen", "seconds", "memory", "holdout", "statistics_digest"},
-    "evaluate": {"rows", "rmse", "mae", "r2", "relative_error"},
+    "evaluate": {"rows", "rmse", "mae", "r2", "relative_error", "baseline"},
     "plan": {"memory", "seconds", "solver", "passes"},
     "inspect": {"statistics_digest", "chosen", "rows"},
 }
@@ -225,15 +227,21 @@ def test_evaluate_prints_one_object(shelf, documented):
     check_object("evaluate", done("evaluate", shelf / "reg.model", shelf / "test.zarr", "--json"), documented)
 
 
+CLASS_METRICS = {
+    "rows", "error", "accuracy", "balanced_accuracy", "log_loss", "brier", "calibration_error", "baseline", "by_class",
+    "confusion",
+}  # fmt: skip
+
+
 def test_evaluate_classes(shelf, documented, tmp_path):
     answer = done("evaluate", shelf / "cls.model", shelf / "labels.parquet", "--target", "size", "--json")
     found = answer.json
-    assert found.keys() == {"rows", "error", "accuracy", "log_loss", "confusion"}
+    assert found.keys() == CLASS_METRICS
     assert np.sum(found["confusion"]) == 1500
     assert np.trace(found["confusion"]) / 1500 == pytest.approx(found["accuracy"]) == pytest.approx(1 - found["error"])
     done("train", shelf / "binary.parquet", "--target", "size", *FAST, "--out", tmp_path / "b.model")
     binary = done("evaluate", tmp_path / "b.model", shelf / "binary.parquet", "--target", "size", "--json").json
-    assert binary.keys() == {"rows", "error", "accuracy", "log_loss", "confusion", "auc"}
+    assert binary.keys() == CLASS_METRICS | {"auc", "average_precision"}
     done("predict", tmp_path / "b.model", shelf / "binary.parquet", "--out", tmp_path / "p.parquet", "--proba")
     chances = pq.read_table(tmp_path / "p.parquet")["p_True"].to_numpy()
     assert binary["auc"] == pytest.approx(roc_auc_score(labelled(1500)[1] > 0, chances), abs=1e-4)
@@ -262,8 +270,46 @@ def test_people_get_tables(shelf, tmp_path):
     assert not done("evaluate", tmp_path / "m.model", shelf / "test.zarr", "--quiet").err
     confusion = done("evaluate", shelf / "cls.model", shelf / "labels.parquet", "--target", "size").out
     assert "rows: truth, columns: prediction" in confusion
+    assert re.search(r"baseline +error 0\.6\d+ \(always (low|middle|high)\), log loss 1\.09", confusion)
+    assert re.search(r"class +rows +precision +recall +f1\nhigh +500 ", confusion)
+    assert "(always the mean)" in done("evaluate", tmp_path / "m.model", shelf / "test.zarr").out
     assert "memory, projected" in done("plan", shelf / "train.zarr", "--D", "100").out
     assert done("inspect", tmp_path / "m.model").out.startswith("kind")
+
+
+def test_many_classes_have_lines_for_the_worst(capsys):
+    figures = {"rows": 3, "precision": 0.5, "recall": None, "f1": 0.5}
+    by_class = [{"class": f"c{i}", **figures, "f1": None if i == 9 else i / 20} for i in range(12)]
+    print_metrics({"baseline": {"rmse": 1.0}, "by_class": by_class, "confusion": [[0.5]]}, ("c0",))
+    out = capsys.readouterr().out
+    assert "worst 10 of 12 classes" in out
+    assert [name for name in out.split() if name.startswith("c") and name[1:].isdigit()] == [
+        "c0", "c9", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c0", "c0",
+    ]  # fmt: skip
+
+
+def test_evaluate_counts_a_row_as_often_as_its_weight_says(shelf, tmp_path):
+    X, c = labelled(300, seed=4)
+    times = np.random.default_rng(5).integers(0, 4, 300)
+    names = np.array(["low", "middle", "high"])
+    again = np.repeat(np.arange(300), times)
+    write_parquet(tmp_path / "weighted.parquet", X, names[c], "size", people=times)
+    write_parquet(tmp_path / "repeated.parquet", X[again], names[c[again]], "size")
+    weighted = done(
+        "evaluate", shelf / "cls.model", tmp_path / "weighted.parquet", "--sample-weight", "people", "--json"
+    )
+    repeated = done("evaluate", shelf / "cls.model", tmp_path / "repeated.parquet", "--json").json
+    found = weighted.json
+    assert found["weight"] == repeated["rows"] == times.sum()
+    assert found["rows"] == (times > 0).sum()
+    assert found["confusion"] == repeated["confusion"]
+    for name in ("error", "balanced_accuracy", "log_loss", "brier", "calibration_error"):
+        assert found[name] == pytest.approx(repeated[name], rel=1e-12)
+    python = evaluate(shelf / "cls.model", tmp_path / "weighted.parquet", sample_weight="people")
+    assert python == found
+    write_parquet(tmp_path / "nothing.parquet", X, names[c], "size", people=0 * times)
+    answer = streamrf("evaluate", shelf / "cls.model", tmp_path / "nothing.parquet", "--sample-weight", "people")
+    assert "none of the 300 rows has a positive weight: check --sample-weight" in answer.err
 
 
 def test_help_is_there_for_every_command():

@@ -247,3 +247,18 @@ def test_kernel_errors_fall_with_more_features(shelf):
     assert errors[1] < errors[0] / 2
     assert usage.kernel_sizes(100, even=False) == [32, 64, 100]
     assert usage.kernel_sizes(10**6, even=True)[-1] == usage.LARGEST_D
+
+
+@pytest.mark.parametrize("data", ["classes-test", None])
+def test_the_report_has_every_figure_of_evaluate(shelf, data):
+    source = None if data is None else open_source(shelf / f"{data}.zarr")
+    page = make_report(shelf / "classes.model", source, threads=ALONE).html
+    found = Model.load(shelf / "classes.model").metadata["holdout"]
+    if data:
+        found = done("evaluate", shelf / "classes.model", shelf / f"{data}.zarr", "--json").json
+    for name in ("balanced_accuracy", "log_loss", "calibration_error"):
+        assert f"{name.replace('_', ' ')}</th><td>{found[name]:.5g}</td>" in page
+    assert f"log loss of the baseline</th><td>{found['baseline']['log_loss']:.5g}</td>" in page
+    for each in found["by_class"]:
+        cells = (each["class"], each["rows"], *(f"{each[name]:.5g}" for name in ("precision", "recall", "f1")))
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in page

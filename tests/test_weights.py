@@ -244,3 +244,28 @@ def test_folds_count_for_the_weights_of_their_rows():
 def test_rows_of_no_weight_calibrate_nothing():
     scores, codes = np.random.default_rng(0).standard_normal((50, 1)), np.arange(50) % 2
     assert np.array_equal(Calibration.fit(scores, codes, np.zeros(50)).slope, Calibration.plain(1).slope)
+
+
+@pytest.mark.parametrize("how", [{}, {"cv": 3}, {"solver": "cg"}, {"solver": "newton", "loss": "logistic"}])
+def test_figures_of_held_out_rows_count_weights(how):
+    """Labels of rows that weigh nothing are turned round, which no figure may see; and the rest is weighed."""
+    X, labels = rare_class()
+    w = np.random.default_rng(3).integers(0, 3, 1500).astype(np.float64)
+    turned = np.where(w == 0, np.where(labels == "rare", "common", "rare"), labels)
+    recipe = RECIPE.with_(**{"holdout": 0.4, "ridge": 1e-2, **how})
+    found, astray = (
+        train(open_source((X, y), sample_weight=w), recipe, Settings(threads=1)).model.metadata["holdout"]
+        for y in (labels, turned)
+    )
+    assert found["rows"] < 500  # of some 600, a third of which weigh nothing
+    assert found["weight"] == np.sum(found["confusion"]) > found["rows"]
+    assert found["confusion"] == astray["confusion"]
+    assert found["log_loss"] == pytest.approx(astray["log_loss"], rel=1e-6)
+
+
+def test_weights_of_classes_do_not_change_what_is_counted():
+    """They are a way of training. The figures stay those that `evaluate` gives of such rows."""
+    found = on_rare_class(class_weight="balanced").metadata["holdout"]
+    assert "weight" not in found
+    assert np.sum(found["confusion"]) == found["rows"]
+    assert found["baseline"]["error"] < 0.2

@@ -89,10 +89,16 @@ def evaluate(
     nan: str = "error",
     threads: int | None = None,
     engine: Engine | None = None,
+    sample_weight: Any = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Metrics of the model on data with known targets, as `streamrf evaluate` prints them."""
+    """Metrics of the model on data with known targets, as `streamrf evaluate` prints them.
+
+    ``sample_weight`` names the array or column of weights, or is an array: a row of weight 2 counts as two rows.
+    """
     model = _model(model)
+    if sample_weight is not None:
+        options["sample_weight"] = sample_weight
     source = _source_for(model, data, options, need_targets=True)
     with Threads(threads) as pool:
         return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan, engine=engine)

@@ -16,6 +16,7 @@ from streamrf.support.units import format_bytes, format_count, format_seconds
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 SPARKS = "▁▂▃▄▅▆▇█"
+MOST_CLASSES = 10  # that a table in a terminal has lines for
 SPARK_COUNT, SPARK_EVERY = 20, 0.5  # bars, and seconds of each
 
 
@@ -147,11 +148,46 @@ def print_table(rows: list[tuple[str, str]]) -> None:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
-def print_confusion(counts: list[list[int]], classes: tuple[Any, ...]) -> None:
+def print_metrics(metrics: dict[str, Any], classes: tuple[Any, ...]) -> None:
+    """What `evaluate` found: figures, the baseline, and for classes a line for each and the confusion."""
+    figures = [(name.replace("_", " "), f"{v:.6g}") for name, v in metrics.items() if isinstance(v, (int, float))]
+    print_table([*figures, ("baseline", baseline_text(metrics["baseline"]))])
+    if classes:
+        _print_classes(metrics["by_class"])
+        _print_confusion(metrics["confusion"], classes)
+
+
+def baseline_text(baseline: dict[str, Any]) -> str:
+    """What one gets without a look at the inputs."""
+    if "rmse" in baseline:
+        return f"rmse {baseline['rmse']:.6g} (always the mean)"
+    shares = f"log loss {baseline['log_loss']:.6g} (always the shares of the classes)"
+    return f"error {baseline['error']:.6g} (always {baseline['class']}), {shares}"
+
+
+def _print_classes(by_class: list[dict[str, Any]]) -> None:
+    """Precision, recall and F1 of each class; of the worst, where there are many."""
+    shown = sorted(by_class, key=lambda each: each["f1"] or 0.0)[:MOST_CLASSES]
+    few = len(by_class) <= MOST_CLASSES
+    names = ("rows", "precision", "recall", "f1")
+    title = "class" if few else f"worst {MOST_CLASSES} of {len(by_class)} classes"
+    lines = [[str(each["class"]), *(_cell(each[name]) for name in names)] for each in (by_class if few else shown)]
+    width = max(len(line[0]) for line in [*lines, [title]])
+    click.echo(f"\n{title.ljust(width)}" + "".join(name.rjust(12) for name in names))
+    for label, *cells in lines:
+        click.echo(label.ljust(width) + "".join(cell.rjust(12) for cell in cells))
+
+
+def _cell(value: float | None) -> str:
+    """A count, a share, or nothing to divide by."""
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else format_count(value)
+
+
+def _print_confusion(counts: list[list[float]], classes: tuple[Any, ...]) -> None:
     """Rows are the truth, columns the prediction."""
-    labels = [str(label) for label in classes]
-    width = max(len(label) for label in [*labels, *(str(c) for row in counts for c in row), "truth"])
+    labels, table = [str(label) for label in classes], [[f"{count:.10g}" for count in row] for row in counts]
+    width = max(len(label) for label in [*labels, *(cell for row in table for cell in row), "truth"])
     click.echo("\nconfusion (rows: truth, columns: prediction)")
     click.echo(" ".join(text.rjust(width) for text in ["", *labels]))
-    for label, row in zip(labels, counts, strict=True):
-        click.echo(" ".join(text.rjust(width) for text in [label, *map(str, row)]))
+    for label, row in zip(labels, table, strict=True):
+        click.echo(" ".join(text.rjust(width) for text in [label, *row]))

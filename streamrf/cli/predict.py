@@ -22,18 +22,20 @@ STREAM = "-"
 @shared.model_argument
 @shared.shards_argument
 @shared.data_options
+@shared.weight_option
 @nan_option
 @shared.cluster_options
 @shared.run_options
 def evaluate_command(model: str, data: tuple[str, ...], **options: Any) -> None:
-    """Measure MODEL on DATA with known targets.
+    """Measure MODEL on DATA with known targets, beside a baseline that knows none of the inputs.
 
     \b
     Examples:
       streamrf evaluate data.model test.zarr
       streamrf evaluate data.model test.parquet --json
+      streamrf evaluate data.model test.parquet --sample-weight people
     """
-    from streamrf.cli.display import print_confusion, print_table
+    from streamrf.cli.display import print_metrics
     from streamrf.data.columns import describe_unknown
     from streamrf.models.model import Model
     from streamrf.models.predict import evaluate_rows
@@ -49,10 +51,8 @@ def evaluate_command(model: str, data: tuple[str, ...], **options: Any) -> None:
             work.reporter.note(describe_unknown(source.unknown_levels))
     if options["as_json"]:
         shared.print_json(metrics)
-        return
-    print_table([(name, f"{value:.6g}") for name, value in metrics.items() if isinstance(value, (int, float))])
-    if "confusion" in metrics:
-        print_confusion(metrics["confusion"], loaded.coding.classes)
+    else:
+        print_metrics(metrics, loaded.coding.classes)
 
 
 @click.command("predict")

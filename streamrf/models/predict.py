@@ -13,6 +13,8 @@ from streamrf.data.writers import ArrayWriter, TableWriter, Writer, write_blocks
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.engines.local import LocalEngine, pieces, read_ahead
 from streamrf.models.model import Model
+from streamrf.solvers.passes import scan_targets
+from streamrf.statistics.metrics import Unit
 from streamrf.statistics.scores import Scores
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.progress import Reporter
@@ -105,14 +107,24 @@ def evaluate_rows(
     model: Model, source: Source, *, threads: Threads, reporter: Reporter, nan: str = "error",
     engine: Engine | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Metrics of the model on every row of the source."""
+    """Metrics of the model on every row of the source, by their weights where the source has them."""
     model.check_fits(source)
-    statistic = Scores(model.predictor)
+    engine = engine or LocalEngine(threads)
+    statistic = Scores(model.predictor, _unit(source, engine))
     job = Pass.start(statistic, source, nan=nan)
     reporter.started("evaluating", source.n_rows, 0)
-    engine = engine or LocalEngine(threads)
     state = engine.run(job, showing(reporter))
     reporter.finished()
     if not state.sums["rows"][0]:
-        raise DataError(f"none of the {source.n_rows} rows can be used: every one has NaN")
+        raise DataError(f"none of the {source.n_rows} rows can be used: every one has NaN or the weight 0")
     return statistic.metrics(state)
+
+
+def _unit(source: Source, engine: Engine) -> Unit | None:
+    """What weights are counted in; those of all rows are read for it, beforehand."""
+    if not source.has_weights:
+        return None
+    heaviest = scan_targets(source, engine).heaviest
+    if not heaviest > 0:
+        raise DataError(f"none of the {source.n_rows} rows has a positive weight: check `sample_weight`")
+    return Unit.of(heaviest)

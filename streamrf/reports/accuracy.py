@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg as sla
@@ -12,8 +13,11 @@ from streamrf.features.fourier.map import FourierMap
 from streamrf.models.model import Model
 from streamrf.reports.evidence import Evidence, fourier_features
 from streamrf.reports.page import COLOURS, WIDE, Picture, Section, curve, diagonal, legend, panel, panels
+from streamrf.statistics.scores import Scores
 from streamrf.support.units import format_count
 
+NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auc": "AUC", "brier": "Brier score"}
+CLASS_FIGURES = ("rows", "precision", "recall", "f1")
 ROC_CLASSES = 6
 POINTS = 1500  # of a scatter plot
 CURVE_FEATURES = 500  # the size of the eigenproblem at each point of the learning curve
@@ -46,31 +50,49 @@ def _about_rows(evidence: Evidence) -> str:
 
 def _stored_errors(evidence: Evidence, section: Section) -> Section:
     found = evidence.metadata.get("holdout") or {}
-    for name, value in found.items():
-        if isinstance(value, int | float):
-            section.table.append((name.replace("_", " "), format_number(value)))
+    _add_figures(section, found)
     if "confusion" in found:
         section.pictures.append(_confusion_picture(np.array(found["confusion"]), evidence.model))
     return section
+
+
+def _add_figures(section: Section, found: dict[str, Any]) -> None:
+    """Every figure that `evaluate` prints. Older models have fewer."""
+    for name, value in found.items():
+        if isinstance(value, int | float):
+            section.table.append((NAMES.get(name, name.replace("_", " ")), format_number(value)))
+    baseline = found.get("baseline", {})
+    for name, value in baseline.items():
+        if isinstance(value, float):
+            section.table.append((f"{NAMES.get(name, name.replace('_', ' '))} of the baseline", format_number(value)))
+    if "by_class" in found:
+        section.grid = [("class", *CLASS_FIGURES)]
+        section.grid += [
+            (str(each["class"]), *(format_number(each[name]) for name in CLASS_FIGURES)) for each in found["by_class"]
+        ]
+
+
+def measured(evidence: Evidence) -> dict[str, Any]:
+    """The figures of the sample, from the same sums as those of `evaluate`."""
+    assert evidence.rows is not None
+    statistic = Scores(evidence.judged.predictor)
+    state = statistic.zero()
+    statistic.update(state, evidence.rows, evidence.threads)
+    return statistic.metrics(state)
 
 
 def format_number(value: object) -> str:
     """A value as a table shows it."""
     if isinstance(value, int) and not isinstance(value, bool):
         return format_count(value)
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def _number_errors(evidence: Evidence, section: Section) -> Section:
     truth, scores = evidence.truth, evidence.scores
-    gap, outputs = scores - truth, truth.shape[1]
-    spread = float(truth.var(axis=0).mean())
-    r2 = 1 - float((gap**2).mean()) / spread if spread > 0 else float("nan")
-    section.table = [
-        ("RMSE", f"{np.sqrt((gap**2).mean()):.5g}"),
-        ("MAE", f"{np.abs(gap).mean():.5g}"),
-        ("R²", f"{r2:.5g}"),
-    ]
+    outputs, found = truth.shape[1], measured(evidence)
+    _add_figures(section, found)
+    r2 = float("nan") if found["r2"] is None else found["r2"]
     for output in range(min(3, outputs)):
         name, of = ("residuals", "") if outputs == 1 else (f"residuals-{output}", f" of output {output}")
         section.pictures.append(_residuals_picture(name, of, truth[:, output], scores[:, output], r2))
@@ -91,11 +113,7 @@ def _residuals_picture(name: str, of: str, truth: np.ndarray, predicted: np.ndar
 def _class_errors(evidence: Evidence, section: Section) -> Section:
     model, truth = evidence.judged, evidence.truth
     chances, predicted = model.probabilities(evidence.scores), model.codes(evidence.scores)
-    own = np.maximum(chances[np.arange(len(truth)), truth], 1e-15)
-    section.table = [
-        ("share of wrong classes", f"{(predicted != truth).mean():.4%}"),
-        ("log loss", f"{-np.log(own).mean():.5g}"),
-    ]
+    _add_figures(section, measured(evidence))
     section.pictures = [
         _confusion_picture(confusion(truth, predicted, len(model.coding.classes)), model),
         _roc_picture(model, chances, truth),

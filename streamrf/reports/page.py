@@ -55,13 +55,15 @@ class Picture:
 
 @dataclass
 class Section:
-    """A heading, a text, pictures and a table. A section without pictures and table is left out."""
+    """A heading, a text, pictures, a table of names and values, and a grid whose first line has the names of columns.
+    A section without pictures and table is left out."""
 
     name: str
     title: str
     text: str = ""
     pictures: list[Picture] = field(default_factory=list)
     table: list[tuple[str, str]] = field(default_factory=list)
+    grid: list[tuple[str, ...]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -221,9 +223,8 @@ def _section(section: Section) -> str:
     text = f"<p>{escape(section.text)}</p>" if section.text else ""
     pictures = "".join(map(_figure, section.pictures))
     shown = f'<div class="pictures">{pictures}</div>' if pictures else ""
-    return (
-        f'<section id="{section.name}"><h2>{escape(section.title)}</h2>{text}{shown}{_table(section.table)}</section>\n'
-    )
+    tables = _table(section.table) + _grid(section.grid)
+    return f'<section id="{section.name}"><h2>{escape(section.title)}</h2>{text}{shown}{tables}</section>\n'
 
 
 def _figure(picture: Picture) -> str:
@@ -236,3 +237,11 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
         return ""
     lines = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
     return f'<div class="scroll"><table>{lines}</table></div>'
+
+
+def _grid(lines: Sequence[tuple[str, ...]]) -> str:
+    if not lines:
+        return ""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in lines[0])
+    rows = (f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines[1:])
+    return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'

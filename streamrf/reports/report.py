@@ -85,9 +85,9 @@ def tiles(evidence: Evidence) -> list[tuple[str, str]]:
         found.append(("features", f"{format_count(model.map.n_features)} at {model.recipe.bits} bits"))
     found.append(("λ", f"{model.weights.ridge:.3g}"))
     holdout = metadata.get("holdout") or {}
-    for name in ("error", "rmse", "r2", "auc"):
+    for name in ("error", "balanced_accuracy", "rmse", "r2", "auc"):
         if isinstance(holdout.get(name), float):
-            found.append((f"hold-out {name}", f"{holdout[name]:.4g}"))
+            found.append((f"hold-out {name.replace('_', ' ')}", f"{holdout[name]:.4g}"))
     if (metadata.get("seconds") or {}).get("total"):
         found.append(("time", format_seconds(metadata["seconds"]["total"])))
     return found

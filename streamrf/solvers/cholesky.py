@@ -120,7 +120,7 @@ class Cholesky(Solver):
                 verdict.ridge = self._walk(path)
                 verdict.metadata["lambda_path"] = path.table()
                 verdict.calibration, verdict.metadata["holdout"] = judge(
-                    self.pipeline, [(path.weights, unseen)], self.threads
+                    self.pipeline, [(path.weights, holdout)], self.threads, self._weighting
                 )
             if holdout is not None:  # bits equal to never having been held out
                 self._gram().update(state.sums, as_read(self.pipeline.coding, holdout), self.threads)
@@ -138,7 +138,7 @@ class Cholesky(Solver):
             path = FoldPath(state.sums.folds, self.pipeline.map, self.pipeline.coding, self.threads)
             ridge = self._walk(path)
             parts = self._out_of_fold(path, state)
-            calibration, metrics = judge(self.pipeline, parts, self.threads) if parts else (None, None)
+            calibration, metrics = judge(self.pipeline, parts, self.threads, self._weighting) if parts else (None, None)
             metadata = {"holdout": metrics, "cross_validation": path.summary()}
             del path  # and with it a matrix and a state
             return Verdict(ridge, calibration, total_of(state.sums.folds), metadata)
@@ -148,7 +148,7 @@ class Cholesky(Solver):
         kept = state.holdout.table()
         if kept is None:
             return []
-        kept, folds = self._weighed(kept), state.sums.folds
+        folds = state.sums.folds
         place = fold_of(kept.index, len(folds), self.recipe.seed)
         present = [number for number in range(len(folds)) if (place == number).any()]
         return [(path.weights_without(folds[i], path.ridge), kept.take(place == i)) for i in present]

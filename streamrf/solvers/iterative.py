@@ -271,7 +271,7 @@ class IterativeSolver(Solver):
 
     def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
         assert self.holdout is not None
-        return judge(self.pipeline, [(weights, self.weighed(self.holdout))], self.threads)
+        return judge(self.pipeline, [(weights, self.holdout)], self.threads, self.weighting)
 
 
 def feature_bytes(recipe: SolverSettings) -> int:

@@ -27,6 +27,7 @@ from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.metrics import Unit
 from streamrf.statistics.scores import Calibration, Predictor, Scores, Weights
 from streamrf.statistics.targets import Weighting, row_weights
 from streamrf.support.errors import InputError
@@ -299,12 +300,17 @@ def _promised(first: float, second: float, third: float) -> float:
     return last * min(1.0, last / before) if before > 0 else last
 
 
-Unseen = tuple[Weights, Block]  # weights, and rows (``weighed``, with coded targets) that they have not seen
+Unseen = tuple[Weights, Block]  # weights, and rows (with coded targets and weights of their own) not seen by them
 
 
-def judge(pipeline: Pipeline, parts: list[Unseen], threads: Threads) -> tuple[Calibration | None, dict[str, Any]]:
-    """Calibration on rows that the weights beside them have not seen, and the metrics there."""
-    calibration = calibrate(pipeline, parts, threads) if pipeline.coding.classes else None
+def judge(
+    pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting | None = None
+) -> tuple[Calibration | None, dict[str, Any]]:
+    """Calibration on rows that the weights beside them have not seen, and the metrics there.
+
+    Weights of classes take part in the calibration only: metrics are those that ``evaluate`` gives of such rows.
+    """
+    calibration = calibrate(pipeline, parts, threads, weighting or Weighting()) if pipeline.coding.classes else None
     return calibration, metrics(pipeline, parts, calibration, threads)
 
 
@@ -312,18 +318,21 @@ def metrics(
     pipeline: Pipeline, parts: list[Unseen], calibration: Calibration | None, threads: Threads
 ) -> dict[str, Any]:
     """The metrics of weights on rows that they have not seen."""
-    scores = [Scores(Predictor(pipeline, weights, calibration)) for weights, _ in parts]
+    heaviest = max((float(rows.weights.max()) for _, rows in parts if rows.weights is not None), default=0.0)
+    unit = Unit.of(heaviest) if heaviest > 0 else None
+    scores = [Scores(Predictor(pipeline, weights, calibration), unit) for weights, _ in parts]
     state = scores[0].zero()
     for each, (_, rows) in zip(scores, parts, strict=True):
         each.update(state, as_read(pipeline.coding, rows), threads)
     return scores[0].metrics(state)
 
 
-def calibrate(pipeline: Pipeline, parts: list[Unseen], threads: Threads) -> Calibration:
+def calibrate(pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting) -> Calibration:
+    parts = [(weights, weighed(pipeline.coding, rows, weighting)) for weights, rows in parts]
     scores = [Predictor(pipeline, weights, None).scores(rows.X, threads) for weights, rows in parts]
     codes = [class_codes(rows.targets) for _, rows in parts]
-    weighed = [rows.weights for _, rows in parts if rows.weights is not None]
-    weights = np.concatenate(weighed) if len(weighed) == len(parts) else None
+    known = [rows.weights for _, rows in parts if rows.weights is not None]
+    weights = np.concatenate(known) if len(known) == len(parts) else None
     return Calibration.fit(np.concatenate(scores), np.concatenate(codes), weights)
 
 

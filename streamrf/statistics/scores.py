@@ -19,8 +19,17 @@ from streamrf.features.base import RowScorer
 from streamrf.features.pipeline import Pipeline
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.statistics.base import State, Statistic
-from streamrf.support.errors import DataError, InputError
-from streamrf.support.exact_sum import add_columns, carry, to_float, zero_sums
+from streamrf.statistics.metrics import (
+    BINS,
+    CONFIDENCE_BINS,
+    Unit,
+    bins_of,
+    class_metrics,
+    confidence_bins,
+    number_metrics,
+)
+from streamrf.support.errors import DataError, FileFormatError, InputError
+from streamrf.support.exact_sum import add_columns, carry, zero_sums
 from streamrf.support.threads import Threads
 
 
@@ -135,8 +144,7 @@ def _two_sided(logits: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros_like(logits), logits], axis=1) if logits.shape[1] == 1 else logits
 
 
-BINS = 2**18
-FLOAT_SUMS = ("square", "absolute", "y", "yy", "log_loss")
+FLOAT_SUMS = ("square", "absolute", "y", "yy", "log_loss", "brier", "confidence")
 
 
 @dataclass
@@ -167,9 +175,10 @@ class ScoresState(State):
 
 @dataclass
 class Scores(Statistic[ScoresState]):
-    """How the rows of a block enter the metrics of a model."""
+    """How the rows of a block enter the metrics of a model; a ``unit`` where rows have weights."""
 
     model: Predictor
+    unit: Unit | None = None
 
     @property
     def coding(self) -> TargetCoding:
@@ -177,95 +186,69 @@ class Scores(Statistic[ScoresState]):
 
     def zero(self) -> ScoresState:
         classes = len(self.coding.classes)
-        sums = {"rows": np.zeros(1, np.int64)}
+        sums = {"rows": np.zeros(1, np.int64), "weight": np.zeros(1, np.int64)}
         if self.model.is_classifier:
-            sums |= {"confusion": np.zeros((classes, classes), np.int64), "log_loss": zero_sums(1)}
+            sums |= {"confusion": np.zeros((classes, classes), np.int64), "right": np.zeros(CONFIDENCE_BINS, np.int64)}
+            sums |= {"log_loss": zero_sums(1), "brier": zero_sums(1), "confidence": zero_sums(CONFIDENCE_BINS)}
             if classes == 2:
                 sums["histogram"] = np.zeros((2, BINS), np.int64)
         else:
             outputs = self.coding.outputs
-            sums |= {name: zero_sums(outputs) for name in FLOAT_SUMS[:-1]}
+            sums |= {name: zero_sums(outputs) for name in FLOAT_SUMS[:4]}
         return ScoresState(sums)
 
     def load(self, arrays: dict[str, np.ndarray]) -> ScoresState:
+        for name, zero in self.zero().sums.items():
+            array = arrays.get(name)
+            if array is None or array.shape != zero.shape or array.dtype != zero.dtype:
+                raise FileFormatError(f"these are not the sums of an evaluation: {name} is missing or of another shape")
         return ScoresState(dict(arrays))
 
     def update(self, state: ScoresState, block: Block, threads: Threads) -> None:
-        targets = block.targets
+        counts = np.ones(len(block), np.int64)
+        if self.unit is not None and block.weights is not None:
+            counts = self.unit.counts(block.weights)
+            block, counts = block.take(counts > 0), counts[counts > 0]
+        if not len(block):
+            return
         scores = self.model.scores(block.X, threads)
         state.sums["rows"] += len(block)
+        state.sums["weight"] += counts.sum()
         if self.model.is_classifier:
-            self._classes(state.sums, scores, self.coding.codes(targets))
+            self._classes(state.sums, scores, self.coding.codes(block.targets), counts)
         else:
-            self._numbers(state.sums, scores, self.coding.values(targets))
+            self._numbers(state.sums, scores, self.coding.values(block.targets), counts)
 
-    def _numbers(self, sums: dict[str, np.ndarray], scores: np.ndarray, truth: np.ndarray) -> None:
+    def _weigh(self, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """(n, k): values times the weights of their rows."""
+        return values if self.unit is None else values * (counts * self.unit.size)[:, None]
+
+    def _numbers(self, sums: dict[str, np.ndarray], scores: np.ndarray, truth: np.ndarray, counts: np.ndarray) -> None:
         if scores.shape != truth.shape:
             raise InputError(f"the model predicts {scores.shape[1]} outputs, the data has {truth.shape[1]}")
         error = scores - truth
         for name, values in (("square", error**2), ("absolute", np.abs(error)), ("y", truth), ("yy", truth**2)):
-            add_columns(sums[name], values)
+            add_columns(sums[name], self._weigh(values, counts))
 
-    def _classes(self, sums: dict[str, np.ndarray], scores: np.ndarray, codes: np.ndarray) -> None:
-        predicted = self.model.codes(scores)
-        np.add.at(sums["confusion"], (codes, predicted), 1)
-        chance = self.model.probabilities(scores)[np.arange(len(codes)), codes]
-        add_columns(sums["log_loss"], -np.log(np.maximum(chance, 1e-15))[:, None])
+    def _classes(self, sums: dict[str, np.ndarray], scores: np.ndarray, codes: np.ndarray, counts: np.ndarray) -> None:
+        np.add.at(sums["confusion"], (codes, self.model.codes(scores)), counts)
         if "histogram" in sums:
-            np.add.at(sums["histogram"], (codes, _bins_of(scores[:, 0].astype(np.float64))), 1)
+            np.add.at(sums["histogram"], (codes, bins_of(scores[:, 0].astype(np.float64))), counts)
+        self._chances(sums, self.model.probabilities(scores), codes, counts)
+
+    def _chances(self, sums: dict[str, np.ndarray], chances: np.ndarray, codes: np.ndarray, counts: np.ndarray) -> None:
+        """What probabilities are worth: log loss, Brier score, and how often the largest is right."""
+        own, top = chances[np.arange(len(codes)), codes], chances.max(axis=1)
+        squares = (1 - own) ** 2 if chances.shape[1] == 2 else (chances**2).sum(axis=1) - 2 * own + 1
+        add_columns(sums["log_loss"], self._weigh(-np.log(np.maximum(own, 1e-15))[:, None], counts))
+        add_columns(sums["brier"], self._weigh(squares[:, None], counts))
+        place, sure = confidence_bins(top), self._weigh(top[:, None], counts)
+        np.add.at(sums["right"], place, counts * (chances.argmax(axis=1) == codes))
+        for number in np.unique(place):
+            add_columns(sums["confidence"][number : number + 1], sure[place == number])
 
     def metrics(self, state: ScoresState) -> dict[str, Any]:
         """The named figures of the command line."""
-        return _class_metrics(state.sums) if self.model.is_classifier else _number_metrics(state.sums)
-
-
-def _bins_of(scores: np.ndarray) -> np.ndarray:
-    """8e-6 wide at zero, 3e-5 at one and 1e-3 at ten. Nothing but divisions, which every machine rounds alike."""
-    return ((scores / (1.0 + np.abs(scores)) + 1.0) * ((BINS - 1) / 2)).astype(np.int64)
-
-
-def _number_metrics(sums: dict[str, np.ndarray]) -> dict[str, Any]:
-    n = int(sums["rows"][0])
-    total = {name: np.array([to_float(row) for row in sums[name]]) for name in FLOAT_SUMS[:-1]}
-    variance = np.maximum(total["yy"] / n - (total["y"] / n) ** 2, 0.0)
-    mse = total["square"] / n
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r2 = np.where(variance > 0, 1 - mse / variance, np.nan)
-        relative = np.sqrt(total["square"].sum() / total["yy"].sum())
-    metrics: dict[str, Any] = {
-        "rows": n,
-        "rmse": float(np.sqrt(mse.mean())),
-        "mae": float((total["absolute"] / n).mean()),
-        "r2": _or_none(r2.mean()),
-        "relative_error": _or_none(relative),
-    }
-    if len(mse) > 1:
-        metrics["rmse_by_output"] = np.sqrt(mse).tolist()
-    return metrics
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _class_metrics(sums: dict[str, np.ndarray]) -> dict[str, Any]:
-    n = int(sums["rows"][0])
-    confusion = sums["confusion"]
-    accuracy = float(np.trace(confusion) / n)
-    metrics: dict[str, Any] = {
-        "rows": n,
-        "error": 1 - accuracy,
-        "accuracy": accuracy,
-        "log_loss": to_float(sums["log_loss"][0]) / n,
-        "confusion": confusion.tolist(),
-    }
-    if "histogram" in sums:
-        metrics["auc"] = _auc(*sums["histogram"])
-    return metrics
-
-
-def _auc(negative: np.ndarray, positive: np.ndarray) -> float | None:
-    """Chance that a random positive scores above a random negative, ties counting half."""
-    pairs = float(negative.sum()) * float(positive.sum())
-    below = np.cumsum(negative) - negative
-    return float((positive * (below + negative / 2)).sum() / pairs) if pairs else None
+        if self.model.is_classifier:
+            return class_metrics(state.sums, self.unit, self.coding.classes)
+        return number_metrics(state.sums, self.unit)
