@@ -170,9 +170,9 @@ def test_other_settings_are_refused_by_name(sums, work, change, part):
 @pytest.mark.parametrize(
     ("change", "cure"),
     [
-        ({"loss": "huber"}, "the huber loss has no sums .* use --loss squared"),
-        ({"class_weight": "balanced"}, "--class-weight balanced depends on all rows"),
-        ({"solver": "cg"}, "--solver cg keeps no sums .* --solver cholesky"),
+        ({"loss": "huber"}, "the huber loss has no sums .* use `loss='squared'`"),
+        ({"class_weight": "balanced"}, "`class_weight='balanced'` depends on all rows"),
+        ({"solver": "cg"}, "`solver='cg'` keeps no sums .* `solver='cholesky'`"),
         ({"map": "binning"}, "random binning has no sums"),
     ],
 )
@@ -341,8 +341,8 @@ def test_a_strict_forget_does_not_lose_the_weights_of_rows(work):
     ("stays", "leaves", "message"),
     [
         ((FIRST, SECOND, THIRD), SECOND, "nothing to forget"),
-        ((FIRST, slice(0, 200)), SECOND, "--data names more than the model was trained on"),
-        ((FIRST,), SECOND, "is in the model and neither to be forgotten nor among --data"),
+        ((FIRST, slice(0, 200)), SECOND, "the shards that stay are more than the model was trained on"),
+        ((FIRST,), SECOND, "is in the model and neither to be forgotten nor among those that stay"),
         ((FIRST, SECOND), SECOND, "is in the model and neither"),
     ],
 )
@@ -438,7 +438,7 @@ def test_declared_classes_are_read_in_the_type_of_the_targets(work, dtype):
 
 def test_labels_outside_the_declared_classes_are_refused(work):
     names = np.where(y > 0, "up", "down")
-    with pytest.raises(DataError, match="--classes up,level: the data has the label 'down'"):
+    with pytest.raises(DataError, match=r"`classes=\['up', 'level'\]`: the data has the label 'down'"):
         prepare(ArraySource(X, names), FIXED, work, classes=("up", "level"))
     with pytest.raises(InputError, match="'up' is not a label of the targets' type"):
         prepare(ArraySource(X, (y > 0).astype(int)), FIXED, work, classes=("up", "1"))

@@ -349,7 +349,7 @@ def test_planning_reads_no_rows():
 def test_a_plan_grows_with_grids_and_slots():
     small, more, wider = planned(), planned(FIXED.with_(grids=24)), planned(FIXED.with_(table_bits=12))
     assert small.projected < more.projected < wider.projected
-    with pytest.raises(BudgetError, match="lower --grids or --table-bits"):
+    with pytest.raises(BudgetError, match="lower `grids` or `table_bits`"):
         planned(FIXED.with_(grids=500, table_bits=20), budget=8 * 10**9).check()
 
 

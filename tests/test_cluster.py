@@ -247,7 +247,10 @@ class TestMistakes:
     def test_addresses(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="give one of them"):
             Address("tcp://127.0.0.1:1", workers=2)
-        with pytest.raises(InputError, match=r"neither an address.*nor the file"), connect(Address("nowhere.json")):
+        with (
+            pytest.raises(InputError, match=r"neither an address.*nor the scheduler file"),
+            connect(Address("nowhere.json")),
+        ):
             pass
         with (
             pytest.raises(InputError, match="no certificate or key at"),
@@ -271,7 +274,7 @@ class TestPlan:
         assert needs.projected == 1000 + int(1.08 * (STATES * 105 + 18))
         assert "up to 4 states of 105 B" in needs.describe()
         needs.check()
-        with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 1\.50 kB.*--D"):
+        with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 1\.50 kB.*`D`"):
             WorkerNeeds.of(1000, parts, [1500, 2000]).check()
 
     def test_workers_hold_no_more_than_was_projected(self, data: str, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_grids_come_closer_to_their_kernel(threads):
 def test_structured_maps_have_no_float64(threads):
     X, y = smooth(60)
     found = compare(ArraySource(X, y), PLAIN, kinds=["sorf", "mc"], Ds=[8], seeds=1, rows=30, threads=threads)
-    assert "use --bits 7, 8, 12 or float32" in found.skipped["sorf"]
+    assert "use `bits` 7, 8, 12 or float32" in found.skipped["sorf"]
     with pytest.raises(InputError, match="no map is left to compare: sorf frequencies are projected in float32"):
         compare(ArraySource(X, y), PLAIN, kinds=["sorf"], Ds=[8], seeds=1, rows=30, threads=threads)
 
@@ -270,7 +270,7 @@ def test_what_cannot_be_right_is_refused_before_a_row_is_read(threads, monkeypat
             compare(source, PLAIN, threads=threads, **settings)
 
     refused(InputError, "there are no 'best' frequencies", kinds=["mc", "best"])
-    refused(InputError, "--D 51: must be even", Ds=[50, 51])
+    refused(InputError, "`D=51`: must be even", Ds=[50, 51])
     refused(InputError, "no number of features", Ds=[])
     refused(InputError, "`seeds` must be at least 1, not 0", seeds=0)
     refused(InputError, "`rows` must be at least 4, not 3", rows=3)

@@ -410,7 +410,7 @@ def test_chunks_fit_the_budget():
     assert chunk_rows(1000, asked=None, budget=10**10, reserved=0) == (16 << 20) // 1000
     small = chunk_rows(1000, asked=None, budget=70_000_000, reserved=0)
     assert 1 <= small < (16 << 20) // 1000
-    with pytest.raises(errors.BudgetError, match="--chunk-rows"):
+    with pytest.raises(errors.BudgetError, match="`chunk_rows`"):
         chunk_rows(1000, asked=10**6, budget=10**8, reserved=0)
 
 

@@ -280,18 +280,18 @@ def test_no_kept_rows_no_metrics_but_a_lambda():
 
 @pytest.mark.parametrize("cv", [1, 0, -3, 101])
 def test_impossible_numbers_of_folds_are_refused(cv):
-    with pytest.raises(InputError, match=f"--cv {cv}: must be from 2 to 100"):
+    with pytest.raises(InputError, match=f"`cv={cv}`: must be from 2 to 100"):
         FIXED.with_(cv=cv)
 
 
 def test_folds_go_with_the_solver_that_has_their_sums():
-    with pytest.raises(InputError, match="--cv goes with --solver cholesky, not with cg: use --holdout"):
+    with pytest.raises(InputError, match="`cv` goes with `solver='cholesky'`, not with cg: use `holdout`"):
         FIXED.with_(cv=3, solver="cg")
 
 
 def test_folds_without_rows_are_refused():
     X, y = smooth(20)
-    with pytest.raises(InputError, match=r"--cv 50: a fold has [01] rows only"):
+    with pytest.raises(InputError, match=r"`cv=50`: a fold has [01] rows only"):
         train(ArraySource(X, y), FIXED.with_(cv=50))
 
 

@@ -298,7 +298,7 @@ def test_rows_over_which_workers_keep_dying_are_named(monkeypatch: pytest.Monkey
         return []
 
     workers.finished = die  # type: ignore[method-assign]
-    with pytest.raises(ClusterError, match=r"3 workers were lost.*over rows .*more memory.*--D"):
+    with pytest.raises(ClusterError, match=r"3 workers were lost.*over rows .*more memory.*`D`"):
         summing.run(unwatched)
 
 

@@ -97,7 +97,7 @@ def test_a_model_of_a_kind_that_is_not_known_says_so(data, tmp_path, registries)
     restore(before)
     with pytest.raises(FileFormatError, match=r"frequencies of kind 'toy'; this version knows mc.* import"):
         streamrf.Model.load(tmp_path / "model")
-    with pytest.raises(InputError, match="--map toy"):
+    with pytest.raises(InputError, match="`map='toy'`"):
         Recipe(map="toy")
     assert np.array_equal(pickle.loads(pickle.dumps(model.map)).phases, model.map.phases)  # a worker needs no kinds
 

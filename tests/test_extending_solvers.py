@@ -131,7 +131,7 @@ def test_train_takes_a_solver_from_outside(tmp_path):
 
 
 def test_a_solver_that_nobody_defined_is_refused():
-    with pytest.raises(InputError, match="--solver toy: must be one of auto, cholesky, cg"):
+    with pytest.raises(InputError, match="`solver='toy'`: must be one of auto, cholesky, cg"):
         RECIPE.with_(solver="toy")
 
 

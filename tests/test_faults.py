@@ -219,7 +219,7 @@ class TestWorkers:
                 return Next.CONTINUE
 
             job = Pass.start(Counts(ROWS, hunger=400_000_000, hold=str(tmp_path / "go")), source, span_rows=200)
-            with pytest.raises(BudgetError, match=r"paused by Dask for 1.0 s.*600 MB.*more memory, or lower --D"):
+            with pytest.raises(BudgetError, match=r"paused by Dask for 1.0 s.*600 MB.*more memory, or lower `D`"):
                 engine.run(job, go_on_once_paused)
 
     def test_none_left(self, data: str) -> None:
@@ -613,7 +613,7 @@ class TestRemoteStores:
             assert len({name.split("-")[2] for name in names[1:]}) == 1  # none of the run before
             frame = pd.concat([pd.read_parquet(f"{out}/{name}") for name in names[1:]])
             assert np.array_equal(frame["prediction"], predict(model, X))
-        with pytest.raises(ExistsError, match="--overwrite"):
+        with pytest.raises(ExistsError, match="`overwrite=True`"):
             predict(model, f"{bucket}/t.zarr", out=out, engine=engine)
 
     def test_predictions_that_fail_leave_nothing_in_the_store(

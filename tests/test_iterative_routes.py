@@ -248,8 +248,7 @@ def test_workers_read_a_table_that_was_written_anew_and_not_the_one_before(tmp_p
     "settings", [{}, {"solver": "cg"}, {"loss": "logistic"}, {"loss": "huber"}, {"map": "binning", "kernel": "auto"}]
 )
 def test_settings_of_stochastic_gradients_are_refused_elsewhere(name, settings):
-    option = {"epochs": "--epochs", "shards": "--parts"}[name]
-    with pytest.raises(InputError, match=f"{option} 3: this is a setting of --solver sgd"):
+    with pytest.raises(InputError, match=f"`{name}=3`: this is a setting of `solver='sgd'`"):
         FIXED.with_(**settings, **{name: 3})
     FIXED.with_(loss="hinge", **{name: 3})
     FIXED.with_(loss="logistic", solver="sgd", **{name: 3})

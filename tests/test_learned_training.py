@@ -105,7 +105,7 @@ def test_several_outputs_are_learned_together():
 
 
 def test_an_odd_number_of_features_has_no_pairs():
-    with pytest.raises(InputError, match="--D 61: must be even"):
+    with pytest.raises(InputError, match="`D=61`: must be even"):
         FIXED.with_(map="ekal-sample", D=61)
     assert FIXED.with_(map="ekal-sample", D=61, form="phase").settled_form == "phase"
 
@@ -147,15 +147,15 @@ def test_too_few_rows_keep_the_start():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"landmarks": 1}, "--landmarks 1: must be from 2 to"),
-        ({"learning_iterations": 0}, "--learning-iterations 0"),
-        ({"learning_steps": 0}, "--learning-steps 0"),
-        ({"weight_decay": -1.0}, "--weight-decay -1.0"),
-        ({"eta": -1.0}, "--eta -1.0"),
-        ({"prediction_loss": "absolute"}, "--prediction-loss absolute"),
-        ({"map": "supervised", "D": 10_002}, "must be at most 10,000 with --map supervised"),
+        ({"landmarks": 1}, "`landmarks=1`: must be from 2 to"),
+        ({"learning_iterations": 0}, "`learning_iterations=0`"),
+        ({"learning_steps": 0}, "`learning_steps=0`"),
+        ({"weight_decay": -1.0}, "`weight_decay=-1.0`"),
+        ({"eta": -1.0}, "`eta=-1.0`"),
+        ({"prediction_loss": "absolute"}, "`prediction_loss='absolute'`"),
+        ({"map": "supervised", "D": 10_002}, "must be at most 10,000 with `map='supervised'`"),
         ({"map": "supervised", "D": 5001, "form": "phase"}, "must be at most 5,000"),
-        ({"metric": "round"}, "--metric round: must be one of none, diagonal, full, learned"),
+        ({"metric": "round"}, "`metric='round'`: must be one of none, diagonal, full, learned"),
         ({"metric": "full", "map": "sorf"}, "sorf has no matrix of frequencies"),
         ({"metric": "full", "map": "binning"}, "random binning finds a width for each column"),
         ({"metric": "full", "map": "any"}, "compares maps as they are"),

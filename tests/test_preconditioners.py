@@ -198,7 +198,7 @@ def test_a_sketch_of_constant_features_leaves_lambda_alone(noise):
 
 def test_a_sketch_of_nothing_that_could_be_squares_is_refused():
     test = random_directions(5, D, 0)
-    with pytest.raises(NumericalError, match="--preconditioner sample"):
+    with pytest.raises(NumericalError, match="`preconditioner='sample'`"):
         NystromFactor(-test, test, 1e-7)
 
 

@@ -39,7 +39,9 @@ class TestScreening:
         X = make_X()
         X[[57, 90], [3, 0]] = [np.inf, np.nan]
         source = self.source(X, names=NAMES)
-        with pytest.raises(DataError, match=r"inf in column 3 'd' of X in row 57 \(chunk of rows 40:80\).*--nan drop"):
+        with pytest.raises(
+            DataError, match=r"inf in column 3 'd' of X in row 57 \(chunk of rows 40:80\).*`nan='drop'`"
+        ):
             screen(source.read(Span(10, 97)), "error", source)
 
     def test_gaps_can_be_filled_in_parquet_alone(self, tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ class TestScreening:
         ):
             with pytest.raises(DataError) as caught:
                 screen(source.read(Span(10, 97)), "error", source)
-            assert ("--missing median" in str(caught.value)) == helps
+            assert ("`missing='median'`" in str(caught.value)) == helps
 
     def test_error_in_targets(self) -> None:
         y = make_y("two")

@@ -91,9 +91,9 @@ class TestZarrFaults:
         return tmp_path / "t.zarr"
 
     def test_names_what_there_is(self, path: Path) -> None:
-        with pytest.raises(DataError, match=r"no array 'Y'.*'X', 'y'; did you mean 'y'.*--y"):
+        with pytest.raises(DataError, match=r"no array 'Y'.*'X', 'y'; did you mean 'y'.*`y`"):
             open_source(path, y="Y")
-        with pytest.raises(DataError, match=r"no array 'feat'.*--x"):
+        with pytest.raises(DataError, match=r"no array 'feat'.*`x`"):
             open_source(path, x="feat")
 
     def test_other_names_and_a_bare_array(self, path: Path) -> None:
@@ -184,9 +184,9 @@ class TestNpy:
         for y in ("labels", "labels.npy", str(tmp_path / "labels.npy")):
             source = open_source(tmp_path / "feats.npy", y=y)
             assert np.array_equal(open_source(**source.spec()).read_targets(Span(0, ROWS)), make_y("int"))
-        with pytest.raises(DataError, match=r"no array 'label'.*'labels'.*--y"):
+        with pytest.raises(DataError, match=r"no array 'label'.*'labels'.*`y`"):
             open_source(tmp_path / "feats.npy", y="label")
-        with pytest.raises(DataError, match=r"no array 'X'.*--x"):
+        with pytest.raises(DataError, match=r"no array 'X'.*`x`"):
             open_source(tmp_path)
 
     def test_damaged_files(self, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ class TestNpy:
     def test_an_archive_under_another_name(self, tmp_path: Path) -> None:
         with open(tmp_path / "X.npy", "wb") as file:
             np.savez(file, X=make_X(), y=make_y("int"))
-        with pytest.raises(DataError, match=r"X\.npy is an \.npz archive.*--from npz"):
+        with pytest.raises(DataError, match=r"X\.npy is an \.npz archive.*rename it to .*X\.npz"):
             open_source(tmp_path, need_targets=False)
 
     def test_a_file_that_changes_or_goes_while_it_is_read(self, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ class TestParquet:
 
     def test_names_that_are_wrong(self, tmp_path: Path) -> None:
         path = self.table(tmp_path / "t.parquet", age=[1, 2], price=[4, 5])
-        with pytest.raises(InputError, match=r"--target.*'age', 'price'"):
+        with pytest.raises(InputError, match=r"`target`.*'age', 'price'"):
             open_source(path)
         with pytest.raises(DataError, match=r"no column 'Price'.*did you mean 'price'"):
             open_source(path, target="Price")
@@ -252,7 +252,9 @@ class TestParquet:
     def test_types_that_are_wrong(self, tmp_path: Path) -> None:
         stamps = pa.array([0, 1], pa.timestamp("s"))
         path = self.table(tmp_path / "t.parquet", a=[1, 2], city=["x", "y"], when=stamps, y=[0, 1])
-        with pytest.raises(DataError, match=r"column 'city' of .* is of type string.*--categories.*--exclude city$"):
+        with pytest.raises(
+            DataError, match=r"column 'city' of .* is of type string.*`categories=.*`exclude=\['city'\]`$"
+        ):
             open_source(path)
         with pytest.raises(DataError, match=r"target column 'when'.*timestamp"):
             open_source(path, target="when", features=["a"])

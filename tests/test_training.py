@@ -214,13 +214,13 @@ def test_a_budget_that_is_too_small_is_refused_before_work():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"D": 0}, "--D 0"),
-        ({"bits": "9"}, "--bits 9"),
-        ({"scaling": "odd"}, "--scaling odd"),
+        ({"D": 0}, "`D=0`"),
+        ({"bits": "9"}, "`bits='9'`"),
+        ({"scaling": "odd"}, "`scaling='odd'`"),
         ({"kernel": "sinc"}, "sinc"),
-        ({"ridge": -1.0}, "--lambda -1"),
+        ({"ridge": -1.0}, "`ridge=-1.0`"),
         ({"form": "pairs", "D": 63}, "must be even"),
-        ({"map": "nosuch"}, "--map nosuch"),
+        ({"map": "nosuch"}, "`map='nosuch'`"),
     ],
 )
 def test_bad_recipes_get_one_sentence(change, message):
@@ -383,4 +383,4 @@ def test_a_lambda_at_the_end_of_its_range_is_said():
     told = Notes()
     recipe = Recipe(D=24, kernel="gaussian", length_scale=4.0, scaling="none", bits="float64", pilot="none")
     train(ArraySource(X, X[:, 0] * 0.5), recipe, reporter=told)
-    assert any("the smallest there is" in note and "--D" in note for note in told.notes if note.startswith("lambda"))
+    assert any("the smallest there is" in note and "`D`" in note for note in told.notes if note.startswith("lambda"))

@@ -134,7 +134,7 @@ def refused(tmp_path, y, recipe, pattern, keep=True):
 
 
 @pytest.mark.parametrize(
-    ("changes", "pattern"), [({"loss": "huber"}, "huber loss"), ({"solver": "cg"}, "--solver cholesky")]
+    ("changes", "pattern"), [({"loss": "huber"}, "huber loss"), ({"solver": "cg"}, "`solver='cholesky'`")]
 )
 def test_models_without_a_posterior_say_so(tmp_path, changes, pattern):
     recipe = Recipe(D=30, kernel="gaussian", length_scale=2.0, scaling="standard", pilot="none", bits="8", **changes)

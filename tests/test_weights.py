@@ -111,7 +111,7 @@ def test_balanced_classes_are_those_of_scikit_learn():
 
 def test_numbers_have_no_class_weights():
     _, y, _ = table()
-    with pytest.raises(InputError, match="--sample-weight"):
+    with pytest.raises(InputError, match="`sample_weight`"):
         Weighting.of(TargetScan(), TargetCoding.regression(y.min()[None], y.max()[None]), "balanced", weighted=False)
 
 
@@ -161,14 +161,14 @@ def test_exact_features_are_weighed_by_conjugate_gradients():
 
 def test_exact_sums_refuse_weights():
     _, _, w = table()
-    with pytest.raises(InputError, match="--solver cg"):
+    with pytest.raises(InputError, match="`solver='cg'`"):
         trained(RECIPE.with_(bits="8", solver="cholesky"), w)
 
 
 @pytest.mark.parametrize("bits", ["auto", "8"])
 @pytest.mark.parametrize(
     ("how", "cure"),
-    [({"solver": "cholesky"}, "use --solver cg, or --bits float32$"), ({"cv": 3}, "use --bits float32$")],
+    [({"solver": "cholesky"}, "use `solver='cg'`, or `bits='float32'`$"), ({"cv": 3}, "use `bits='float32'`$")],
 )
 def test_the_plan_refuses_weights_that_the_sums_would(bits, how, cure):
     X, y, w = table()
@@ -176,7 +176,7 @@ def test_the_plan_refuses_weights_that_the_sums_would(bits, how, cure):
     weighted, balanced = open_source((X, y), sample_weight=w), ArraySource(X, (y > 0).astype(int))
     for source, class_weight in ((weighted, None), (balanced, "balanced")):
         recipe = Recipe(D=20, bits=bits, class_weight=class_weight, **how)
-        with pytest.raises(InputError, match=rf"cannot enter exact sums \(--bits {bits}\): {cure}"):
+        with pytest.raises(InputError, match=rf"cannot enter exact sums \(`bits={bits!r}`\): {cure}"):
             plan_run(source, recipe, **sizes)
         assert plan_run(source, recipe.with_(bits="float32"), **sizes).solver == "cholesky"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
@@ -23,7 +22,7 @@ from streamrf.data.wrappers import SourceWrapper, Weighted
 from streamrf.models.model import UntrainedModel
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError
-from streamrf.support.settings import about, flag_of
+from streamrf.support.settings import about
 
 # The settings of a recipe are parameters of the same name; the class is the task, and random_state the seed.
 SETTINGS = tuple(each for each in fields(Recipe) if each.name not in ("task", "seed"))
@@ -54,7 +53,7 @@ SIGNATURE = _signature()
 def parameters() -> str:
     """The numpydoc section about the parameters, from the help texts of the settings."""
     entries: list[tuple[str, str, Any, str]]
-    entries = [(each.name, _values(each), each.default, _in_python(about(each).help)) for each in SETTINGS]
+    entries = [(each.name, _values(each), each.default, about(each).help.replace("`", "``")) for each in SETTINGS]
     entries += [(name, kind.replace(" | ", " or "), default, text) for name, (kind, default, text) in _OWN.items()]
     lines = ["Parameters", "----------"]
     for name, kind, default, text in entries:
@@ -68,19 +67,6 @@ def _values(each: Field[Any]) -> str:
     if each.name == "class_weight":
         return "'balanced', dict or None"  # a weight for each class: of arrays in memory
     return f"{{{', '.join(map(repr, names))}}}" if names else str(each.type).replace(" | ", " or ")
-
-
-def _in_python(text: str) -> str:
-    """A help text with parameters in place of flags: ``--map binning`` becomes ``map='binning'``."""
-    known = {flag_of(each): each for each in fields(Recipe)}
-
-    def parameter(found: re.Match[str]) -> str:
-        if (each := known.get(found[1])) is None:
-            return found[0]
-        is_value = found[2] in about(each).allowed(each.default)
-        return f"``{each.name}={found[2]!r}``" if is_value else f"``{each.name}``{found[0][len(found[1]) :]}"
-
-    return re.sub(r"(--[A-Za-z-]+)(?: ([a-z]+))?", parameter, text)
 
 
 # -- data

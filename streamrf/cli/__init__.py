@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from streamrf.cli.config import with_config
+from streamrf.cli.display import in_flags
 from streamrf.support import __version__
-from streamrf.support.errors import StreamRFError, with_flags
+from streamrf.support.errors import StreamRFError
 from streamrf.support.progress import Interrupted
 
 # Name, the module that defines it, and one line of help, which is all that `streamrf --help` needs.
@@ -56,11 +57,14 @@ class LazyGroup(click.Group):
         return with_config(getattr(module, f"{name}_command"))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Keep the message of an interrupt: click turns every KeyboardInterrupt into a bare Abort."""
+        """Errors in the words of the command. An interrupt keeps its message: click makes it a bare Abort otherwise."""
         try:
             return super().invoke(ctx)
         except Interrupted as stop:
             raise Stopped(stop) from stop
+        except StreamRFError as error:
+            error.args = (in_flags(str(error), self.get_command(ctx, ctx.invoked_subcommand or "")),)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -90,7 +94,7 @@ def main(args: list[str] | None = None) -> Any:
             warnings.showwarning = _show_warning
             return cli.main(args=args, prog_name="streamrf", standalone_mode=False)
     except StreamRFError as error:
-        click.echo(f"streamrf: {with_flags(str(error))}", err=True)
+        click.echo(f"streamrf: {error}", err=True)
         if isinstance(error, Stopped):
             click.echo(f"continue with: {shlex.join(['streamrf', *(args or sys.argv[1:])])}", err=True)
         sys.exit(error.exit_code)
@@ -123,4 +127,4 @@ def _show_usage(error: click.ClickException) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"streamrf: warning: {with_flags(str(message))}", err=True)
+    click.echo(f"streamrf: warning: {in_flags(str(message))}", err=True)

@@ -12,6 +12,7 @@ import click
 
 from streamrf.support import memory
 from streamrf.support.progress import Reporter
+from streamrf.support.settings import with_flags
 from streamrf.support.units import format_bytes, format_count, format_seconds
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
@@ -27,13 +28,21 @@ def make_reporter(*, quiet: bool) -> Reporter:
     return PlainReporter() if plain else TerminalReporter()
 
 
+def in_flags(text: str, command: click.Command | None = None) -> str:
+    """A text with its settings as flags of a command: the one that runs, unless another is named."""
+    context = click.get_current_context(silent=True)
+    command = command or (context.command if context else None)
+    options = [each for each in command.params if isinstance(each, click.Option)] if command else []
+    return with_flags(text, {each.name or "": each.opts[0] for each in options})
+
+
 class PlainReporter(Reporter):
     """One line at a time, for logs."""
 
     wants_progress_error = True
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self._say(in_flags(text))
 
     def planned(self, plan: Any) -> None:
         self._say(

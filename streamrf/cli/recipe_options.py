@@ -23,7 +23,7 @@ from streamrf.cli.options import (
 from streamrf.features.kernels import make_kernel
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.support.errors import InputError
-from streamrf.support.settings import about, flag_of
+from streamrf.support.settings import about, flag_of, with_flags
 from streamrf.training.run import FOURIER_ONLY
 
 MOST_SHOWN = 80  # characters of choices beside an option; the help text has longer lists
@@ -53,10 +53,10 @@ def setting_option(setting: Field[Any]) -> Callable[[F], F]:
     known, default = about(setting), setting.default
     names = known.allowed(default)
     kind: Any = OneOf(names) if names else next((each for each in (int, float) if each.__name__ in setting.type), str)
-    choices = ", ".join(names)
+    text, choices = with_flags(known.help), ", ".join(names)
     return click.option(
         flag_of(setting), setting.name, type=kind, default=default, show_default=default is not None,
-        metavar=known.metavar, help=f"{known.help} One of {choices}." if len(choices) > MOST_SHOWN else known.help,
+        metavar=known.metavar, help=f"{text} One of {choices}." if len(choices) > MOST_SHOWN else text,
     )  # fmt: skip
 
 

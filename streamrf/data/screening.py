@@ -80,10 +80,10 @@ def _complaint(block: Block, position: int, where: Source) -> DataError:
     row = int(block.index[position])
     chunk = next((chunk for chunk in where.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
     # Only columns that are coded as they are read can have their gaps filled in.
-    filled = "fill gaps with --missing median, " if where.first_array() is None else ""
+    filled = "fill gaps with `missing='median'`, " if where.first_array() is None else ""
     return DataError(
         f"{_first_fault(block, position, where)} in row {row} (chunk of rows {chunk.start}:{chunk.stop}) of"
-        f" {where.location}: fix the data, {filled}or leave such rows out with --nan drop"
+        f" {where.location}: fix the data, {filled}or leave such rows out with `nan='drop'`"
     )
 
 

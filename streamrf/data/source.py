@@ -50,7 +50,7 @@ class Block:
     def targets(self) -> np.ndarray:
         """y, where there must be one."""
         if self.y is None:
-            raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
+            raise InputError("the data has no targets: name them with `y` (zarr, npy) or `target` (parquet)")
         return self.y
 
     def take(self, rows: slice | np.ndarray) -> Block:

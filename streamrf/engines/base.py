@@ -137,7 +137,7 @@ class WorkerNeeds:
                 f"each worker is projected to need {format_bytes(self.projected)} ({self.states} states of"
                 f" {format_bytes(self.state_bytes)} and what reading takes), but the smallest has a limit of"
                 f" {format_bytes(self.limit)}, of which {PAUSED_AT:.0%} can be used: give the workers more memory,"
-                " start fewer on a machine, or lower --D"
+                " start fewer on a machine, or lower `D`"
             )
 
     def to_json(self) -> dict[str, int | None]:

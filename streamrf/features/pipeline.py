@@ -41,7 +41,7 @@ def build_map(
     if not kind_of(kind).whole:
         return build_fourier(kind, kernel, D, d, form=form, precision=precision, seed=seed, **given)
     if given.get("metric") is not None:
-        raise InputError(f"a metric changes Fourier frequencies, and {kind} has none: use --metric none")
+        raise InputError(f"a metric changes Fourier frequencies, and {kind} has none: use `metric='none'`")
     check(kind, kernel)
     seen = given.get("sample"), given.get("targets"), given.get("learning", UNTOLD)
     map = kind_of(kind).draw(Draw(kind, kernel, D, d, seed, *seen, precision))

@@ -53,5 +53,5 @@ PRECISIONS = ("7", "8", "12", "float32", "float64")
 def make_precision(name: str | int) -> Precision:
     """The precision of that name; anything else is refused with the list of names."""
     if str(name) not in PRECISIONS:
-        raise InputError(f"--bits {name}: choose one of {', '.join(PRECISIONS)} (or auto)")
+        raise InputError(f"`bits={str(name)!r}`: choose one of {', '.join(PRECISIONS)} (or auto)")
     return Precision(str(name))

@@ -33,21 +33,21 @@ class FeatureSettings(SelfDescribing):
 
     D: int = setting(None, "Number of random Fourier features (2000 where these are used).", within=Range(1, 2_000_000))
     kernel: str = setting(
-        AUTO, "auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU; --map binning has"
+        AUTO, "auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU; `map='binning'` has"
         " laplacian and bins:SHAPE."
     )  # fmt: skip
     length_scale: float | None = setting(None, "Width of the kernel; the pilot chooses it by default.", within=POSITIVE)
     map: str = setting(
-        AUTO, "auto compares Fourier features with random binning; with --D or another setting of Fourier features it"
+        AUTO, "auto compares Fourier features with random binning; with `D` or another setting of Fourier features it"
         " draws those. The other names say how frequencies are drawn (mc to aligned) or learned (ekal-sample,"
         " ekal-cluster, supervised), or ask for binning: random grids instead.", choices=map_names,
     )  # fmt: skip
     grids: int | None = setting(
-        None, "--map binning: number of random grids (100 to 400, fewer for more rows).", metavar="P",
+        None, "`map='binning'`: number of random grids (100 to 400, fewer for more rows).", metavar="P",
         within=Range(1, 100_000),
     )  # fmt: skip
     table_bits: int | None = setting(
-        None, "--map binning: each grid has 2^B bins (a quarter of the rows).", metavar="B", within=Range(1, 24)
+        None, "`map='binning'`: each grid has 2^B bins (a quarter of the rows).", metavar="B", within=Range(1, 24)
     )
     form: str = setting(
         AUTO, "cos(w'x + b), or cos and sin pairs; auto is pairs for learned frequencies.", choices=lambda: FORMS
@@ -68,11 +68,11 @@ class FeatureSettings(SelfDescribing):
     )
     weight_decay: float | None = setting(None, "Learned maps: penalty on their weights (0.1).", within=NOT_NEGATIVE)
     eta: float | None = setting(
-        None, "--map supervised: share of the kernel's loss beside that of the prediction (0 or 10, tried).",
+        None, "`map='supervised'`: share of the kernel's loss beside that of the prediction (0 or 10, tried).",
         within=NOT_NEGATIVE,
     )  # fmt: skip
     prediction_loss: str = setting(
-        AUTO, "--map supervised: what frequencies are learned by; auto goes with --loss.",
+        AUTO, "`map='supervised'`: what frequencies are learned by; auto goes with `loss`.",
         choices=lambda: PREDICTION_LOSSES,
     )  # fmt: skip
     scaling: str = setting(AUTO, "How columns are scaled before the map.", choices=lambda: SCALINGS)
@@ -100,13 +100,13 @@ class FeatureSettings(SelfDescribing):
         if self.metric != NONE and kind is not None and (kind.structured or kind.whole):
             self.refuse("metric", f"must be none: {self.map} has no matrix of frequencies")
         if self.metric != NONE and self.map == ANY:
-            self.refuse("metric", "must be none: --map any compares maps as they are")
+            self.refuse("metric", "must be none: `map='any'` compares maps as they are")
         if self.metric != NONE and self.map == BINNING:
             self.refuse("metric", "must be none: the pilot of random binning finds a width for each column")
         if self.map == "supervised":
             most = MAX_SUPERVISED * (2 if self.settled_form == "pairs" else 1)
             if most < self.D:
-                self.refuse("D", f"must be at most {most:,} with --map supervised")
+                self.refuse("D", f"must be at most {most:,} with `map='supervised'`")
 
     @property
     def is_float(self) -> bool:

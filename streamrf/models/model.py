@@ -203,11 +203,11 @@ def _why_no_statistics(recipe: dict[str, Any]) -> str:
     if recipe["map"] == BinningMap.kind:
         return (
             "is a model of random binning, which has no sums that rows can join or leave: retrain on the rows you want,"
-            " or with Fourier features (--D)"
+            " or with Fourier features (`D`)"
         )
     if recipe.get("solver", "cholesky") not in ("auto", "cholesky"):
-        return f"was fitted by --solver {recipe['solver']}, which leaves no sums: retrain with --solver cholesky"
-    return "was saved without its statistics (--no-statistics, or weights of rows): retrain to have them"
+        return f"was fitted by `solver={recipe['solver']!r}`, which leaves no sums: retrain with `solver='cholesky'`"
+    return "was saved without its statistics, which weights of rows rule out too: retrain to have them"
 
 
 def versions() -> dict[str, str]:

@@ -47,7 +47,7 @@ class PredictedColumns:
 def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
     """Names and types of the columns that ``PredictedColumns`` returns."""
     if proba and not model.is_classifier:
-        raise InputError("--proba: this model predicts numbers, it has no probabilities")
+        raise InputError("`proba`: this model predicts numbers, it has no probabilities")
     if model.is_classifier:
         columns: list[tuple[str, np.dtype]] = [("prediction", np.asarray(model.coding.classes).dtype)]
         if proba:

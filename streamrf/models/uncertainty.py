@@ -73,16 +73,18 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
             _, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
         if info == 0:
             return matrix
-    raise NumericalError(f"--lambda {ridge:g} is too small for a posterior: train with a larger one, such as 1e-6")
+    raise NumericalError(f"`ridge={ridge:g}` is too small for a posterior: train with a larger one, such as 1e-6")
 
 
 def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
     """Give a model that was loaded from ``path`` its posterior, from the sums that are kept beside it."""
     if model.is_classifier or model.recipe.loss != "squared":
         what = "predicts classes" if model.is_classifier else f"was fitted by the {model.recipe.loss} loss"
-        raise InputError(f"--std needs a model of numbers fitted by the squared loss, but this model {what}")
+        raise InputError(
+            f"standard deviations need a model of numbers fitted by the squared loss, but this model {what}"
+        )
     if model.recipe.solver != "cholesky":
-        raise InputError("--std needs the sums of the Cholesky solver: train with --solver cholesky")
+        raise InputError("standard deviations need the sums of the Cholesky solver: train with `solver='cholesky'`")
     gram = Gram.on_this_machine(model.scaling, model.map, model.coding, threads.count)
     state = gram.load(statistics_of(read_archive(path, kind=KIND)))
     model.posterior = Posterior.from_state(state, model.map, model.coding, model.weights.ridge, threads)

@@ -45,7 +45,7 @@ FEWEST_GRIDS, MOST_GRIDS, VISITS = 100, 400, 2e7  # grids times rows
 FULL_BINS = 4  # rows for each bin of a grid
 DISK_RATE = 1e9  # bytes a second, assumed: a local disk whose files are partly in memory
 HASH_RATE = 2e9  # cells a second, assumed
-FEWER_BINS = "lower --grids or --table-bits"
+FEWER_BINS = "lower `grids` or `table_bits`"
 
 
 class Binning(Solver):
@@ -58,7 +58,9 @@ class Binning(Solver):
     def plan(cls, sizes: Sizes) -> Plan:
         source = sizes.source
         if source.has_weights:
-            raise InputError("random binning counts rows, which cannot have weights: use Fourier features (--map auto)")
+            raise InputError(
+                "random binning counts rows, which cannot have weights: use Fourier features (`map='auto'`)"
+            )
         grids, bins = table_of(sizes)
         table, occupied, outputs = grids * bins, grids * min(bins, sizes.rows), sizes.outputs
         block = min(sizes.rows, ROWS_A_BLOCK) * (8 * grids + 8 * source.n_features + 24 * outputs + 16)

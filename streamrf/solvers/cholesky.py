@@ -33,7 +33,7 @@ from streamrf.statistics.targets import Weighting
 from streamrf.support.errors import DataError
 from streamrf.support.settings import AUTO
 
-LOWER_D = "lower --D"
+LOWER_D = "lower `D`"
 LAMBDAS = 6  # that are tried, most often
 
 

@@ -124,7 +124,7 @@ class ConjugateGradients:
         rho = row_dots(state.residual, towards)
         if not np.isfinite(rho).all():
             raise NumericalError(
-                f"the solver diverged (NaN or infinity) at step {state.iteration + 1}: use a larger --lambda"
+                f"the solver diverged (NaN or infinity) at step {state.iteration + 1}: use a larger `ridge`"
             )
         turn(direction, towards, _ratio(rho, state.rho))
         state.direction, state.rho, state.iteration = direction, rho, state.iteration + 1

@@ -44,7 +44,7 @@ OPENING, SKETCH = "opening/", "sketch/"  # what checkpoints call the first pass 
 SAMPLE = "sample rows"
 Factor = SampleFactor | PrimalFactor | NystromFactor
 SKETCH_NOISE = 1e-7  # of a pass: scores are summed in float32
-LOWER_D = "lower --D"
+LOWER_D = "lower `D`"
 PULLING, EACH = 0.15, 0.11  # scores and pulls, and those of each output, in units of the cosines of a pass
 
 
@@ -197,7 +197,9 @@ class IterativeSolver(Solver):
             return self._sketched()
         sample = self.sample
         if sample is None:  # no row was drawn, of very few
-            raise DataError(f"{state.rows} rows are too few for --solver {self.recipe.solver}: use --solver cholesky")
+            raise DataError(
+                f"{state.rows} rows are too few for `solver={self.recipe.solver!r}`: use `solver='cholesky'`"
+            )
         X = self.pipeline.scaled(sample.X)
         weights = self.weighed(sample).weights
         map, mean = self.pipeline.map, self.moments.mean

@@ -64,7 +64,7 @@ class LambdaWalk(ABC):
     def at_an_end(self) -> str:
         """What it means that the best lambda is the smallest or the largest there is; nothing where it is not."""
         if self.ridge / 10 < RIDGE_LIMITS[0]:
-            return ": the smallest there is, so the model could bear more features (raise --D)"
+            return ": the smallest there is, so the model could bear more features (raise `D`)"
         if self.ridge * 10 > RIDGE_LIMITS[1]:
             return ": the largest there is, so the features explain next to nothing"
         return ""
@@ -196,7 +196,7 @@ class FoldPath(LambdaWalk):
         self.errors: dict[float, list[float]] = {}
         smallest = min(fold.rows for fold in self.folds)
         if smallest < 2:
-            raise InputError(f"--cv {len(self.folds)}: a fold has {smallest} rows only, give fewer folds or more rows")
+            raise InputError(f"`cv={len(self.folds)}`: a fold has {smallest} rows only, give fewer folds or more rows")
         self._weights = [self._equations(fold).rows for fold in self.folds]
         self.solver = RidgeSolver(self._equations(self.total), threads)
 

@@ -81,7 +81,7 @@ class LBFGS:
         value, gradient = self.evaluate(trial)
         state.evaluations += 1
         if not np.isfinite(value):
-            raise NumericalError(f"the solver diverged at step {state.iteration + 1}: use a larger --lambda")
+            raise NumericalError(f"the solver diverged at step {state.iteration + 1}: use a larger `ridge`")
         if state.evaluations > 1:
             slope = float((state.gradient * state.direction).sum())
             if value > state.value + SUFFICIENT * state.length * slope:

@@ -265,7 +265,7 @@ def first_rows(sample: SampleState, count: int) -> Block | None:
 def scan_targets(source: Source, engine: Engine) -> TargetScan:
     """Sum up every target and weight once; inputs are not read."""
     if not source.has_targets:
-        raise InputError("the data has no targets: name them with --y (zarr, npy) or --target (parquet)")
+        raise InputError("the data has no targets: name them with `y` (zarr, npy) or `target` (parquet)")
     job = Pass.start(ScanTargets(), TargetsOnly(source), nan="drop", span_rows=READ_ROWS, span_bytes=2**30)
     scan = engine.run(job)
     scan.rows, scan.missing = scan.rows + job.dropped, scan.missing + job.dropped

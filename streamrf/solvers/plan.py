@@ -30,7 +30,7 @@ LEAST_SPAN_BYTES, MOST_SPAN_BYTES = 8 * 2**20, 256 * 2**20
 
 PILOT, PASS, SOLVE = STAGES = ("pilot", "pass", "solve")
 SMALLER_CHUNKS = "store the data in smaller chunks, or with fewer columns"
-FEWER_HELD_OUT = "hold out fewer rows with --holdout"
+FEWER_HELD_OUT = "hold out fewer rows with `holdout`"
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,10 @@ class Plan:
         alive = [name for name, part in self.parts.items() if stage in part.stages]
         largest = max(alive, key=lambda name: self.parts[name].bytes)
         what = f"the largest part is {largest}, {format_bytes(self.parts[largest].bytes)}"
-        cure = f"raise --memory, or {self.parts[largest].cure}"
+        cure = f"raise `memory`, or {self.parts[largest].cure}"
         if self.reserved > self.budget:
             what = f"Python and its libraries alone take up to {format_bytes(self.reserved)}"
-            cure = f"set --memory to {format_bytes(1.1 * self.projected)} or more"
+            cure = f"set `memory` to {format_bytes(1.1 * self.projected)} or more"
         raise BudgetError(
             f"this run is projected to need {format_bytes(self.projected)} (in the {stage} stage; {what}), the"
             f" budget is {format_bytes(self.budget)}: {cure}"

@@ -26,7 +26,7 @@ COLUMNS = 1024  # features that a thread takes at a time
 KNOWN_SHARE = 0.35  # directions that a sample knows, for each of its rows
 JITTERS = (0.0, 1e-13, 1e-11, 1e-9, 1e-7)
 LEAST_SHIFT = 1e-15  # of a sketch, which is nothing but rounding where features are constant
-NEEDS_LAMBDA = "a preconditioner needs a positive lambda: set --lambda to 1e-10 or more"
+NEEDS_LAMBDA = "a preconditioner needs a positive lambda: set `ridge` to 1e-10 or more"
 
 
 @dataclass
@@ -207,7 +207,7 @@ def _root_of(core: np.ndarray) -> np.ndarray:
         return sla.cholesky((core + core.T) / 2, lower=True)
     except sla.LinAlgError:
         raise NumericalError(
-            f"the sketch of rank {len(core)} is not positive definite to rounding: use --preconditioner sample"
+            f"the sketch of rank {len(core)} is not positive definite to rounding: use `preconditioner='sample'`"
         ) from None
 
 

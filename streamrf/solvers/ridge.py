@@ -106,7 +106,7 @@ class RidgeSolver:
             if solution is not None:
                 rank = self._effective_dimension(ridge + jitter) if dimension else None
                 return self.equations.weights(solution, ridge, jitter, rank)
-        raise NumericalError(f"--lambda {ridge:g} is too small to solve this problem: try 1e-6")
+        raise NumericalError(f"`ridge={ridge:g}` is too small to solve this problem: try 1e-6")
 
     def path(self, ridges: Iterable[float]) -> list[Weights]:
         return [self.solve(ridge) for ridge in ridges]

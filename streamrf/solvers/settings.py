@@ -28,12 +28,12 @@ KNOWN: list[type[Declared]] = []  # every solver, the preferred ones first; defi
 
 
 def solver_names() -> tuple[str, ...]:
-    """What --solver may be."""
+    """What ``solver`` may be."""
     return tuple(dict.fromkeys(each.name for each in KNOWN))
 
 
 def losses() -> tuple[str, ...]:
-    """What --loss may be."""
+    """What ``loss`` may be."""
     return tuple(dict.fromkeys(loss for each in KNOWN for loss in each.losses))
 
 
@@ -59,21 +59,21 @@ class SolverSettings(FeatureSettings):
     )  # fmt: skip
     loss: str = setting("squared", "What is minimised.", choices=losses)
     quantile: float = setting(
-        0.5, "--loss quantile: the quantile to predict.", within=Range(0, 1, above=True, below=True), group="solver"
+        0.5, "`loss='quantile'`: the quantile to predict.", within=Range(0, 1, above=True, below=True), group="solver"
     )
     huber_epsilon: float = setting(
-        1.35, "--loss huber: residuals beyond so many robust standard deviations count linearly.", within=POSITIVE,
+        1.35, "`loss='huber'`: residuals beyond so many robust standard deviations count linearly.", within=POSITIVE,
         group="solver",
     )  # fmt: skip
     class_weight: str | None = setting(
         None, "Let every class count for as much, however few rows it has.", choices=lambda: CLASS_WEIGHTS
     )
     epochs: int | None = setting(
-        None, "--solver sgd: most passes over the rows (10); hold-out rows stop them.", within=Range(1, 10_000),
+        None, "`solver='sgd'`: most passes over the rows (10); hold-out rows stop them.", within=Range(1, 10_000),
         group="solver",
     )  # fmt: skip
     shards: int | None = setting(
-        None, "--solver sgd: parts of the rows that run side by side and are averaged (1).", flag="parts",
+        None, "`solver='sgd'`: parts of the rows that run side by side and are averaged (1).", flag="parts",
         within=Range(1, 100_000), group="solver",
     )  # fmt: skip
     holdout: float | None = setting(
@@ -92,13 +92,13 @@ class SolverSettings(FeatureSettings):
             self.refuse("solver", f"must be {' or '.join((AUTO, *able))}: the loss is {self.loss}")
         self._check_descent(able[0] if self.solver == AUTO else self.solver)
         if self.cv is not None and self.loss != "squared":
-            raise InputError(f"--cv is for the squared loss: --loss {self.loss} is judged by --holdout rows")
+            raise InputError(f"`cv` is for the squared loss: `loss={self.loss!r}` is judged by `holdout` rows")
         if self.cv is not None and self.solver not in (AUTO, "cholesky"):
-            raise InputError(f"--cv goes with --solver cholesky, not with {self.solver}: use --holdout")
+            raise InputError(f"`cv` goes with `solver='cholesky'`, not with {self.solver}: use `holdout`")
 
     def _check_binning(self) -> None:
         if self.cv is not None:
-            raise InputError("--cv chooses lambda for Fourier features: random binning is judged by --holdout rows")
+            raise InputError("`cv` chooses lambda for Fourier features: random binning is judged by `holdout` rows")
         if self.loss != "squared":
             self.refuse("loss", "must be squared: random binning has no other")
         if self.solver not in (AUTO, "cg"):
@@ -114,6 +114,6 @@ class SolverSettings(FeatureSettings):
         for name in ("epochs", "shards"):
             if getattr(self, name) is not None:
                 self.refuse(
-                    name, f"this is a setting of --solver sgd, which is for the losses {able}: leave it out, or ask for"
-                    f" that solver (the loss is {self.loss})",
+                    name, f"this is a setting of `solver='sgd'`, which is for the losses {able}: leave it out, or ask"
+                    f" for that solver (the loss is {self.loss})",
                 )  # fmt: skip

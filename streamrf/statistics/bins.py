@@ -78,7 +78,9 @@ class Bins(Statistic[BinsState]):
     def update(self, state: BinsState, block: Block, threads: Threads, skip: np.ndarray | None = None) -> None:
         """Add a block's rows, those that ``skip`` marks apart."""
         if block.weights is not None:
-            raise InputError("random binning counts rows, which cannot have weights: use Fourier features (--map auto)")
+            raise InputError(
+                "random binning counts rows, which cannot have weights: use Fourier features (`map='auto'`)"
+            )
         if not len(block):
             return
         indices, steps = self.indexer.indices_to_keep(block, threads), whole_steps(self.coding, block.targets)

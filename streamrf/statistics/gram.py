@@ -164,8 +164,8 @@ class Gram(Statistic[GramState]):
         """Rows times the roots of their weights: then every product of two columns is weighted."""
         if self.map.precision.exact:
             raise InputError(
-                f"weights of rows cannot enter exact sums of {self.map.precision.name}-bit features: use --solver cg,"
-                " or --bits float32"
+                f"weights of rows cannot enter exact sums of {self.map.precision.name}-bit features: use"
+                " `solver='cg'`, or `bits='float32'`"
             )
         out[:, : self.layout.size] *= np.sqrt(weights)[:, None].astype(out.dtype)
 

@@ -135,9 +135,13 @@ CLASS_LOSSES = ("hinge", "squared-hinge", "logistic")
 def check_task(loss: str, coding: TargetCoding) -> None:
     """Refuse a loss that these targets have no use for."""
     if loss in CLASS_LOSSES and not coding.classes:
-        raise InputError(f"--loss {loss} is for classes, and these targets are numbers: use squared, huber or quantile")
+        raise InputError(
+            f"`loss={loss!r}` is for classes, and these targets are numbers: use squared, huber or quantile"
+        )
     if loss in ("huber", "quantile") and coding.classes:
-        raise InputError(f"--loss {loss} is for numbers, and these targets are classes: use squared, logistic or hinge")
+        raise InputError(
+            f"`loss={loss!r}` is for numbers, and these targets are classes: use squared, logistic or hinge"
+        )
 
 
 def class_loss(name: str, outputs: int) -> Loss:

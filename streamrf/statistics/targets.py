@@ -106,7 +106,7 @@ class TargetScan(State):
         strange = set(self.labels or ()) - labels
         if self.labels is None or strange:
             found = f"the label {min(strange)!r}" if strange else "targets that are not labels"
-            raise DataError(f"--classes {','.join(classes)}: the data has {found}, which is not among them")
+            raise DataError(f"`classes={list(classes)}`: the data has {found}, which is not among them")
         self.labels = {label: self.labels.get(label, 0) for label in labels}
 
 
@@ -150,7 +150,7 @@ def _label(text: str, kind: str) -> Any:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         return int(text) if kind in "iu" else float(text) if kind == "f" else text
     except (KeyError, ValueError):
-        raise InputError(f"--classes: {text!r} is not a label of the targets' type") from None
+        raise InputError(f"`classes`: {text!r} is not a label of the targets' type") from None
 
 
 def settle_targets(scan: TargetScan, task: str, kind: str, nan: str) -> TargetCoding:
@@ -158,7 +158,7 @@ def settle_targets(scan: TargetScan, task: str, kind: str, nan: str) -> TargetCo
     if scan.missing and nan == "error":
         raise DataError(
             f"{format_count(scan.missing)} of {format_count(scan.rows)} targets are missing or not finite:"
-            " fix the data, or leave such rows out with --nan drop"
+            " fix the data, or leave such rows out with `nan='drop'`"
         )
     if scan.rows == scan.missing:
         raise DataError(
@@ -180,7 +180,7 @@ def infer_task(scan: TargetScan, kind: str) -> str:
 def _classes(scan: TargetScan) -> TargetCoding:
     if scan.labels is None:
         raise DataError(
-            f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use --task regression"
+            f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use `task='regression'`"
         )
     if len(scan.labels) < 2:
         only = next(iter(scan.labels), None)
@@ -190,7 +190,7 @@ def _classes(scan: TargetScan) -> TargetCoding:
 
 def _numbers(scan: TargetScan) -> TargetCoding:
     if scan.low is None or scan.high is None:
-        raise DataError("these targets are labels, not numbers: use --task classification")
+        raise DataError("these targets are labels, not numbers: use `task='classification'`")
     constant = np.flatnonzero(scan.low == scan.high)
     if len(constant):
         where = f"output {constant[0]} of y" if len(scan.low) > 1 else "the target"
@@ -227,9 +227,9 @@ class Weighting:
     def of(cls, scan: TargetScan, coding: TargetCoding, class_weight: str | None, *, weighted: bool) -> Weighting:
         """From the counts of labels and the largest weight of a row."""
         if class_weight is not None and not coding.classes:
-            raise InputError("--class-weight is for classes, and these targets are numbers: use --sample-weight")
+            raise InputError("`class_weight` is for classes, and these targets are numbers: use `sample_weight`")
         if weighted and not scan.heaviest > 0:
-            raise DataError("no row has a positive weight: check --sample-weight")
+            raise DataError("no row has a positive weight: check `sample_weight`")
         by_class = None if class_weight is None else balanced(scan, coding)
         largest = scan.heaviest if weighted else 1.0
         return cls(largest * (1.0 if by_class is None else float(by_class.max())), by_class, weighted)
@@ -241,7 +241,7 @@ def balanced(scan: TargetScan, coding: TargetCoding) -> np.ndarray:
     counts = np.array([labels.get(label, 0) for label in coding.classes], np.int64)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
-        raise DataError(f"class {coding.classes[empty[0]]!r} has no rows: --class-weight balanced needs some of each")
+        raise DataError(f"class {coding.classes[empty[0]]!r} has no rows: `class_weight='balanced'` needs some of each")
     return counts.sum() / (len(counts) * counts)
 
 

@@ -16,22 +16,8 @@ command line::
     └── ClusterError (RuntimeError)  exit 11  no scheduler, no workers, or workers that keep dying
 
 Messages name a setting as Python spells it, in backticks: "`length_scale` must be positive", "set `overwrite=True`".
-The command line prints them through ``with_flags``: "--length-scale must be positive", "set --overwrite".
+The command line prints them with flags (``settings.with_flags``).
 """
-
-import re
-
-_SETTING = re.compile(r"(?<!`)`([A-Za-z][A-Za-z0-9_]*)(?:=([^`]+))?`(?!`)")
-
-
-def with_flags(message: str) -> str:
-    """A message with its settings as flags of the command line: `` `nan='drop'` `` becomes ``--nan drop``."""
-    return _SETTING.sub(_flag, message)
-
-
-def _flag(setting: re.Match[str]) -> str:
-    flag, value = "--" + setting[1].replace("_", "-"), setting[2]
-    return flag if value in (None, "True") else f"{flag} {value.strip(chr(34) + chr(39))}"
 
 
 class StreamRFError(Exception):

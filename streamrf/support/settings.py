@@ -1,12 +1,16 @@
 """Settings that describe themselves: a dataclass field with its help text, its allowed values and its flag.
 
 Validation, the options of the command line, the signature of the estimators and the reference pages derive from these
-fields, so a setting is written down once.
+fields, so a setting is written down once. Messages and help texts name a setting as Python spells it, in backticks;
+the command line turns that into flags.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import ast
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from math import inf
 from numbers import Real
@@ -16,6 +20,8 @@ from streamrf.support.errors import InputError
 
 AUTO, NONE = "auto", "none"
 _KEY = "setting"
+_FLAGS: dict[str, str] = {}  # of the settings that the command line calls by another name; declaring one adds it
+_QUOTED = re.compile(r"(?<!`)`([A-Za-z][A-Za-z0-9_]*)(?:=([^`]+))?`(?!`)")
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,41 @@ def flag_of(setting: Field[Any]) -> str:
     return f"--{about(setting).flag or setting.name.replace('_', '-')}"
 
 
+def with_flags(text: str, own: Mapping[str, str] | None = None) -> str:
+    """A text with its settings as flags of the command line: `` `nan='drop'` `` becomes ``--nan drop``.
+
+    ``own`` has the flags of one command, by parameter; they come first.
+    """
+    flags = {**_FLAGS, **(own or {})}
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        plain = name.replace("_", "-")
+        if value == "False":
+            return f"--no-{plain}"
+        flag = flags.get(name, f"--{plain}")
+        return flag if value in (None, "True") else f"{flag} {_word(value)}"
+
+    return _QUOTED.sub(flag, text)
+
+
+def _word(value: str) -> str:
+    """A value of Python as one word for the shell; lists have commas there."""
+    try:
+        parsed = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    if isinstance(parsed, list | tuple):
+        return shlex.quote(",".join(map(str, parsed)))
+    return shlex.quote(parsed) if isinstance(parsed, str) else value
+
+
 class SelfDescribing:
     """A dataclass of settings. Values are checked one by one; subclasses check what must go together."""
+
+    def __init_subclass__(cls) -> None:
+        declared = (each for each in vars(cls).items() if isinstance(each[1], Field) and _KEY in each[1].metadata)
+        _FLAGS.update({name: f"--{about(each).flag}" for name, each in declared if about(each).flag})
 
     def __post_init__(self) -> None:
         for each in fields(self):  # type: ignore[arg-type]
@@ -91,8 +130,7 @@ class SelfDescribing:
 
     def refuse(self, name: str, why: str) -> None:
         """Say what is wrong with a setting."""
-        known = {each.name: each for each in fields(self)}  # type: ignore[arg-type]
-        raise InputError(f"{flag_of(known[name])} {getattr(self, name)}: {why}")
+        raise InputError(f"`{name}={getattr(self, name)!r}`: {why}")
 
 
 def one_of(names: Iterable[str]) -> str:

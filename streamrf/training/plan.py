@@ -59,8 +59,8 @@ def _candidates(sizes: Sizes) -> list[type[Solver]]:
     if weighted and not recipe.is_float and recipe.map != BINNING:
         able = [each for each in able if each.weighs]
     if not able:
-        cure = "--bits float32" if recipe.cv else "--solver cg, or --bits float32"
-        raise InputError(f"weights of rows cannot enter exact sums (--bits {recipe.bits}): use {cure}")
+        cure = "`bits='float32'`" if recipe.cv else "`solver='cg'`, or `bits='float32'`"
+        raise InputError(f"weights of rows cannot enter exact sums (`bits={recipe.bits!r}`): use {cure}")
     return able if recipe.loss == "squared" else able[:1]
 
 
@@ -110,7 +110,7 @@ def _pilot_parts(sizes: Sizes, recipe: Recipe) -> dict[str, Part]:
     if recipe.map != BINNING and (recipe.pilot != NONE or recipe.metric != NONE):
         trials = max(trials, _trial_bytes(sizes, recipe, rows))
     learning = 0 if recipe.map == BINNING else learning_bytes(recipe, source.n_features, rows)
-    cure = "lower --grids or --table-bits" if recipe.map == BINNING else "lower --D"
+    cure = "lower `grids` or `table_bits`" if recipe.map == BINNING else "lower `D`"
     sample = 3 * rows * max(sizes.row_bytes, 4 * source.n_features)
     return {
         "pilot": Part(max(trials, learning), (PILOT,), cure),

@@ -48,11 +48,11 @@ class Handling:
 
     def __post_init__(self) -> None:
         if self.categories not in CATEGORIES:
-            raise InputError(f"--categories {self.categories}: choose one of {', '.join(CATEGORIES)}")
+            raise InputError(f"`categories={self.categories!r}`: choose one of {', '.join(CATEGORIES)}")
         if self.missing not in MISSING:
-            raise InputError(f"--missing {self.missing}: choose one of {', '.join(MISSING)}")
+            raise InputError(f"`missing={self.missing!r}`: choose one of {', '.join(MISSING)}")
         if self.max_levels is not None and not 1 <= self.max_levels <= MAX_LEVELS:
-            raise InputError(f"--max-levels {self.max_levels}: must be from 1 to {MAX_LEVELS:,}")
+            raise InputError(f"`max_levels={self.max_levels}`: must be from 1 to {MAX_LEVELS:,}")
 
     @property
     def style(self) -> str:

@@ -78,7 +78,7 @@ def target_names(known: Sequence[str], where: str, choice: Choice) -> list[str]:
     if choice.need_targets is False or (choice.need_targets is None and absent):
         return []
     if absent and choice.target is None:
-        raise InputError(f"which column of {where} is the target? name it with --target: {listed(known)}")
+        raise InputError(f"which column of {where} is the target? name it with `target`: {listed(known)}")
     if absent:
         raise no_such("column", absent[0], known, where, " (the target)")
     return asked
@@ -114,8 +114,8 @@ def feature_types(schema: pa.Schema, names: Iterable[str], where: str) -> dict[s
     if wrong:
         raise DataError(
             f"column '{wrong[0]}' of {where} is of type {schema.field(wrong[0]).type}, which is not numeric:"
-            " code it with --categories auto (in Python: columns=Handling()), or leave it out with --exclude"
-            f" {','.join(wrong)}"
+            " code it with `categories='auto'` (in Python a field of Handling), or leave it out with"
+            f" `exclude={wrong}`"
         )
     return {name: dtype for name, dtype in types.items() if dtype is not None}
 
@@ -200,14 +200,14 @@ def column_roles(table: RawTable, names: Sequence[str], handling: Handling) -> d
     """``number``, ``date`` or ``category`` for each column, or a sentence about the one that cannot be used."""
     for name in handling.categorical:
         if name not in names:
-            raise DataError(f"--categorical {name}: {table.location} has no such feature")
+            raise DataError(f"`categorical={[name]}`: {table.location} has no such feature")
     roles = {name: role_of(table.schema.field(name).type) for name in names}
     for name, role in roles.items():
         if role is None:
             kind = table.schema.field(name).type
             raise DataError(
                 f"column '{name}' of {table.location} is of type {kind}, which is neither numeric nor text nor a date:"
-                f" leave it out with --exclude {name}"
+                f" leave it out with `exclude={[name]}`"
             )
     texts = [name for name, role in roles.items() if role == "text"]
     if texts and handling.categories == "error":
@@ -218,8 +218,8 @@ def column_roles(table: RawTable, names: Sequence[str], handling: Handling) -> d
 def not_numeric(table: RawTable, texts: list[str]) -> str:
     return (
         f"column '{texts[0]}' of {table.location} is of type {table.schema.field(texts[0]).type}, which is not"
-        f" numeric{table.origin(texts[0])}: code it with --categories onehot (or auto), or leave it out with"
-        f" --exclude {','.join(texts)}"
+        f" numeric{table.origin(texts[0])}: code it with `categories='onehot'` (or auto), or leave it out"
+        f" with `exclude={texts}`"
     )
 
 
@@ -284,7 +284,7 @@ class _NumberScan:
         known = known[np.isfinite(known)]
         if not len(known):
             raise DataError(
-                f"column '{self.name}' of {self._where} has no values: leave it out with --exclude {self.name}"
+                f"column '{self.name}' of {self._where} has no values: leave it out with `exclude={[self.name]}`"
             )
         return Column(self.name, self.kind, fill=float(np.median(known)), flag=self._missing > 0)
 
@@ -312,14 +312,15 @@ class _LevelScan:
         return DataError(
             f"column '{self.name}' of {self._table.location} is not numeric, and as a category it has"
             f" {len(self._counts):,} different values in its first {rows:,} rows, where {self._handling.limit:,} are"
-            f" allowed{self._table.origin(self.name)}: leave it out with --exclude {self.name}, or allow more with"
-            " --max-levels"
+            f" allowed{self._table.origin(self.name)}: leave it out with `exclude={[self.name]}`, or allow more"
+            " with `max_levels`"
         )
 
     def column(self) -> Column:
         if not self._counts:
             raise DataError(
-                f"column '{self.name}' of {self._table.location} has no values: leave it out with --exclude {self.name}"
+                f"column '{self.name}' of {self._table.location} has no values: leave it out with"
+                f" `exclude={[self.name]}`"
             )
         levels = tuple(sorted(self._counts))
         flag = self._missing > 0 and self._handling.missing == "median"

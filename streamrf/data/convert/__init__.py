@@ -37,7 +37,7 @@ PARSING = 48 << 20  # blocks of text and batches on their way, what is made of t
 def convert(
     source: str, out: str, asked: Conversion | None = None, *, overwrite: bool = False, reporter: Reporter | None = None
 ) -> JSON:
-    """Write ``out`` (.zarr or .parquet) from ``source``; what was made of it, for `--json`."""
+    """Write ``out`` (.zarr or .parquet) from ``source``; a summary of what was made of it."""
     return _Run(source, out, asked or Conversion(), overwrite, reporter or Reporter()).run()
 
 
@@ -86,7 +86,7 @@ class _Run:
         """The columns as numbers, by a coding that the output keeps."""
         names, targets = self._selected(table)
         if not targets:
-            self.reporter.note(f"no --target, and no column called '{self.asked.y}': inputs alone are written")
+            self.reporter.note(f"no `target`, and no column called '{self.asked.y}': inputs alone are written")
         columns = learn_columns(table, names, self.asked.handling)
         self.reporter.note(columns.describe())
         return CodedMatrix(table, columns, targets, keep_missing=self.asked.keep_missing)
@@ -148,13 +148,13 @@ def chunk_rows(row_bytes: int, *, asked: int | None, budget: int, reserved: int)
     ``reserved`` is what the process holds before it writes. What cannot fit is a BudgetError.
     """
     if asked is not None and asked < 1:
-        raise InputError(f"--chunk-rows {asked}: must be at least 1 row")
+        raise InputError(f"`chunk_rows={asked}`: must be at least 1 row")
     room = (budget - reserved - PARSING) // COPIES
     rows = asked or max(1, min(CHUNK_BYTES, max(room, SMALLEST_CHUNK)) // max(1, row_bytes))
     if rows * row_bytes > room:
         needed = reserved + PARSING + COPIES * rows * row_bytes
         raise BudgetError(
-            f"converting in chunks of {rows:,} rows needs about {format_bytes(needed)}, and --memory allows"
-            f" {format_bytes(budget)}: allow more" + (", or fewer rows with --chunk-rows" if asked else "")
+            f"converting in chunks of {rows:,} rows needs about {format_bytes(needed)}, and `memory` allows"
+            f" {format_bytes(budget)}: allow more" + (", or fewer rows with `chunk_rows`" if asked else "")
         )
     return rows

@@ -58,7 +58,7 @@ def open_input(location: str, asked: Conversion, progress: Progress) -> BatchRea
 def _check_options(form: str, reader: type[SequentialReader] | None, asked: Conversion) -> None:
     for name in set(asked.options) - (frozenset() if reader is None else reader.options):
         owner = next((form for form, each in registered(SequentialReader).items() if name in each.options), "other")
-        raise InputError(f"--{name.replace('_', '-')} is about {owner} input, and the input is {form}")
+        raise InputError(f"`{name}` is about {owner} input, and the input is {form}")
     stray = _asked_of_columns(asked)
     if stray and not (reader is not None and issubclass(reader, BatchReader)):
         raise InputError(f"{stray[0]} is about tables with named columns, and the input is {form}")
@@ -68,7 +68,7 @@ def _asked_of_columns(asked: Conversion) -> list[str]:
     """Options that choose or code columns, of those that were given."""
     given, silent = asdict(asked.handling), asdict(Handling())
     given |= {"target": asked.target, "features": asked.features, "exclude": asked.exclude or None}
-    return [f"--{name.replace('_', '-')}" for name, value in given.items() if value != silent.get(name)]
+    return [f"`{name}`" for name, value in given.items() if value != silent.get(name)]
 
 
 def detect(location: str) -> str:
@@ -93,8 +93,8 @@ def _by_first_line(location: str, by_name: str | None) -> str:
     if looks_like_libsvm(first):
         return "libsvm"
     if by_name is None:
-        known = "|".join(sorted(registered(Reader)))
-        raise InputError(f"the ending of {location} does not tell its format: name it with --from {known}")
+        known = ", ".join(sorted(registered(Reader)))
+        raise InputError(f"the ending of {location} does not tell its format: name it with `form`: one of {known}")
     return by_name
 
 
@@ -137,8 +137,8 @@ class CodedMatrix(Matrix):
             name = self._encoder.columns.feature_names[place]
             raise DataError(
                 f"row {first + row:,} of {self.location} has no value for '{name}'"
-                f" ({int(missing.any(axis=1).sum()):,} such rows near there): fill in medians with --missing median, or"
-                " keep NaN with --missing keep"
+                f" ({int(missing.any(axis=1).sum()):,} such rows near there): fill in medians with"
+                " `missing='median'`, or keep NaN with `missing='keep'`"
             )
 
     def _targets(self, batch: pa.RecordBatch, first: int) -> np.ndarray | None:

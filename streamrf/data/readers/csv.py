@@ -239,14 +239,14 @@ def find_dialect(first_line: str, where: str, delimiter: str | None = None, head
     twice = [name for name, count in Counter(fields).items() if count > 1 or not name]
     if twice:
         what = f"names the column '{twice[0]}' twice" if twice[0] else "has a column without a name"
-        raise DataError(f"the first line of {where} {what}: every column needs a name of its own (or --no-header)")
+        raise DataError(f"the first line of {where} {what}: every column needs a name of its own (or `header=False`)")
     return Dialect(chosen, tuple(fields), True)
 
 
 def _delimiter(text: str) -> str:
     found = _NAMED.get(text, text)
     if len(found) != 1:
-        raise InputError(f"--delimiter {text}: must be one character, or {', '.join(_NAMED)}")
+        raise InputError(f"`delimiter={text!r}`: must be one character, or {', '.join(_NAMED)}")
     return found
 
 

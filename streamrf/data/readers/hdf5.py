@@ -29,7 +29,7 @@ class Hdf5Matrix(MatrixReader):
         with reading(location), self._opened() as file:
             known = dataset_names(file)
             if x not in known:
-                raise no_such("dataset", x, known, location, " (name another with --x)")
+                raise no_such("dataset", x, known, location, " (name another with `x`)")
             set_arrays(self, file[x], file[y] if y in known else None, x, y)
 
     def _opened(self) -> h5py.File:

@@ -51,7 +51,7 @@ class LibsvmMatrix(MatrixReader):
 
     def _columns(self, found: int, asked: int | None) -> int:
         if asked is not None and asked < found:
-            raise DataError(f"--n-features {asked}: {self.location} has the index {found - 1 + self._base}, so {found}")
+            raise DataError(f"`n_features={asked}`: {self.location} has the index {found - 1 + self._base}, so {found}")
         return max(1, asked or found)
 
     def _lines(self) -> Iterator[Lines]:

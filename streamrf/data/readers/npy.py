@@ -74,9 +74,10 @@ class MappedFile:
         mapped = self._load()
         if not isinstance(mapped, np.ndarray):
             mapped.close()
+            stem = self.path.removesuffix(".npy")
             raise DataError(
-                f"{self.path} is an .npz archive, which cannot be read in parts: convert it first, streamrf convert"
-                f" {self.path} {self.path.removesuffix('.npy')}.zarr --from npz"
+                f"{self.path} is an .npz archive, which cannot be read in parts: rename it to {stem}.npz and convert"
+                f" it: streamrf convert {stem}.npz {stem}.zarr"
             )
         return mapped
 
@@ -103,7 +104,7 @@ def features_path(location: str, x: str) -> str:
     path = os.path.join(location, f"{x}.npy")
     if os.path.exists(path):
         return path
-    raise no_such("array", x, npy_names(location), location, " (name another with --x)")
+    raise no_such("array", x, npy_names(location), location, " (name another with `x`)")
 
 
 def targets_path(x_path: str, choice: Choice) -> str | None:
@@ -113,7 +114,7 @@ def targets_path(x_path: str, choice: Choice) -> str | None:
     folder = os.path.dirname(x_path)
     path = next((path for path in _candidates(folder, x_path, choice.x, choice.y) if os.path.exists(path)), None)
     if path is None and choice.need_targets:
-        raise no_such("array", choice.y, npy_names(folder), folder, " (name another with --y, or give its path)")
+        raise no_such("array", choice.y, npy_names(folder), folder, " (name another with `y`, or give its path)")
     return path
 
 
@@ -147,7 +148,7 @@ class NpzMatrix(MatrixReader):
         with reading(location), zipfile.ZipFile(location) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
             if x not in names:
-                raise no_such("array", x, names, location, " (name another with --x)")
+                raise no_such("array", x, names, location, " (name another with `x`)")
             self._names = [x, y] if y in names else [x]
             headers = [self._header(archive, name) for name in self._names]
         set_arrays(self, headers[0], headers[1] if len(headers) > 1 else None, x, y)

@@ -312,7 +312,7 @@ def close_session(fs: AbstractFileSystem) -> None:
 
 
 def find_features(node: zarr.Group | zarr.Array, name: str, location: str) -> zarr.Array:
-    return node if isinstance(node, zarr.Array) else find_array(node, name, location, "--x")
+    return node if isinstance(node, zarr.Array) else find_array(node, name, location, "x")
 
 
 def find_targets(node: zarr.Group | zarr.Array, choice: Choice, location: str) -> zarr.Array | None:
@@ -322,7 +322,7 @@ def find_targets(node: zarr.Group | zarr.Array, choice: Choice, location: str) -
         return None
     if is_array:
         raise DataError(f"{location} is a single array without targets: give a group with X and y, or the path of one")
-    return find_array(node, choice.y, location, "--y")
+    return find_array(node, choice.y, location, "y")
 
 
 def find_array(group: zarr.Group, name: str, location: str, option: str) -> zarr.Array:
@@ -330,7 +330,7 @@ def find_array(group: zarr.Group, name: str, location: str, option: str) -> zarr
         found = group.get(name)
     if isinstance(found, zarr.Array):
         return found
-    raise no_such("array", name, array_names(group), location, f" (name another with {option})")
+    raise no_such("array", name, array_names(group), location, f" (name another with `{option}`)")
 
 
 def array_names(group: zarr.Group) -> list[str]:

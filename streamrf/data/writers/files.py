@@ -59,7 +59,7 @@ def check_free(path: Path, overwrite: bool) -> None:
     if path.is_dir() and not _is_replaceable(path):
         raise ExistsError(
             f"{path} is a directory that is not a zarr store (or parts of parquet), and is not replaced even with"
-            " --overwrite"
+            " `overwrite=True`"
         )
 
 

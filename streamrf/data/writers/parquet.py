@@ -167,7 +167,7 @@ class RemoteParquet(TableWriter):
         if strangers:
             raise ExistsError(f"{self.path} holds {strangers[0]}, which is no output of ours: name another place")
         if self._earlier and not overwrite:
-            raise ExistsError(f"{self.path} is there already: name another place, or replace it with --overwrite")
+            raise ExistsError(f"{self.path} is there already: name another place, or replace it with `overwrite=True`")
 
     def begin(self) -> _Parts:
         return _Parts(self)

@@ -308,7 +308,7 @@ class Dispatcher(ABC):
             raise ClusterError(
                 f"{task.group.losses} workers were lost, one after the other, over rows {first:,} to {last:,}:"
                 f" most likely each ran out of memory ({self._memory_limit()}); give the workers more memory, use fewer"
-                " workers on a machine, or lower --D"
+                " workers on a machine, or lower `D`"
             )
 
     def _memory_limit(self) -> str:
@@ -336,7 +336,7 @@ class Dispatcher(ABC):
         if self.workers.alive:
             raise BudgetError(
                 f"every worker has been paused by Dask for {waited} because its memory is almost full"
-                f" ({self._memory_limit()}): give the workers more memory, or lower --D"
+                f" ({self._memory_limit()}): give the workers more memory, or lower `D`"
             )
         raise ClusterError(
             f"the cluster has had no worker for {waited}: start some (dask worker ADDRESS), then run the same command"

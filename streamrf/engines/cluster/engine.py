@@ -115,7 +115,7 @@ class Address:
 
     def __post_init__(self) -> None:
         if self.scheduler and self.workers:
-            raise InputError("--scheduler uses running workers and --workers starts new ones: give one of them")
+            raise InputError("`scheduler` uses running workers and `workers` starts new ones: give one of them")
 
     def security(self) -> Security | None:
         """The certificates, where some are named."""
@@ -142,8 +142,8 @@ def _client(scheduler: str, security: Security | None) -> Client:
     where = "address" if scheduler.startswith(SCHEMES) else "scheduler_file"
     if where == "scheduler_file" and not os.path.isfile(scheduler):
         raise InputError(
-            f"--scheduler {scheduler}: neither an address such as tcp://host:8786 nor the file that a scheduler writes"
-            " (dask scheduler --scheduler-file FILE)"
+            f"`scheduler={scheduler!r}`: neither an address such as tcp://host:8786 nor the"
+            " scheduler file that a Dask scheduler writes"
         )
     try:
         return Client(**{where: scheduler}, security=security, timeout=CONNECT_SECONDS)

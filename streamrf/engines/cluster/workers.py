@@ -210,7 +210,7 @@ def explain(failure: BaseException, home: str) -> BaseException:
     if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
         return MissingDependencyError(f"worker {home} has no streamrf: install the same version there")
     if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
-        return BudgetError(f"worker {home} ran out of memory ({failure}): give it more, or lower --D")
+        return BudgetError(f"worker {home} ran out of memory ({failure}): give it more, or lower `D`")
     return failure
 
 

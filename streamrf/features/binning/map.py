@@ -63,12 +63,12 @@ def width_law(name: str) -> GammaWidths:
         except ValueError:
             found = 0.0
         if not 1 < found <= MAX_SHAPE:
-            raise InputError(f"--kernel {name}: the shape of bins:SHAPE must be above 1 and at most {MAX_SHAPE}")
+            raise InputError(f"`kernel={name!r}`: the shape of bins:SHAPE must be above 1 and at most {MAX_SHAPE}")
         return GammaWidths(found)
     kernel = make_kernel(name)
     kernel.bin_widths(np.array([0.5]))  # refuses a kernel that cannot be binned, and says why
     if not isinstance(kernel, Laplacian):
-        raise InputError(f"--kernel {name}: random binning has the kernels laplacian and bins:SHAPE")
+        raise InputError(f"`kernel={name!r}`: random binning has the kernels laplacian and bins:SHAPE")
     return GammaWidths(2.0)
 
 

@@ -223,7 +223,7 @@ class OccupiedBuckets:
         """For each output, (k, 1), the largest e at which no row's sum of ``rint(V 2^e)`` can leave 32 bits."""
         bound = np.maximum.reduceat(np.abs(V), self.starts, axis=1).sum(axis=1, keepdims=True)
         if not np.isfinite(bound).all():
-            raise NumericalError("the solver diverged (NaN or infinity): use a larger --lambda, or scale the targets")
+            raise NumericalError("the solver diverged (NaN or infinity): use a larger `ridge`, or scale the targets")
         room = 2.0**31 - 1 - self.grids - spare  # each grid's value may be rounded up by a half
         return np.frexp(room / np.where(bound > 0, bound, room))[1] - 1.0
 

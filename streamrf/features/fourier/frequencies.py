@@ -129,7 +129,7 @@ class Frequencies:
         else."""
         if self.W is None:
             raise InputError(
-                f"{self.kind} frequencies are never a matrix, and a metric would make them one: use --metric none, or"
+                f"{self.kind} frequencies are never a matrix, and a metric would make them one: use `metric='none'`, or"
                 " another map, such as orthogonal"
             )
         return replace(self, W=apply_factor(self.W, factor))

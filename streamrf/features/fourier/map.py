@@ -242,7 +242,7 @@ class FourierMap(FeatureMap):
             raise InputError(f"feature form {self.form!r}: choose one of {', '.join(FORMS)}")
         if self.frequencies.W is None and self.precision.name == "float64":
             raise InputError(
-                f"{self.frequencies.kind} frequencies are projected in float32: use --bits 7, 8, 12 or float32"
+                f"{self.frequencies.kind} frequencies are projected in float32: use `bits` 7, 8, 12 or float32"
             )
 
     @property

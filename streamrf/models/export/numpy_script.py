@@ -217,7 +217,7 @@ def write_script(model: ExportedModel, path: str | Path, *, overwrite: bool = Fa
     """Write ``path`` (.py) and the arrays beside it (.npz); the path of the arrays."""
     script = Path(path)
     if script.suffix != ".py" or not script.stem.isidentifier():
-        raise InputError(f"--numpy {path}: the name must be such that Python can import it, as predict_price.py is")
+        raise InputError(f"{path}: the name must be such that Python can import it, as predict_price.py is")
     data = script.with_suffix(".npz")
     if not overwrite:
         refuse_existing(script)

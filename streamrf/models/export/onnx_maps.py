@@ -76,7 +76,9 @@ class Graph:
         array = np.asarray(value, dtype)
         self._bytes += array.nbytes
         if self._bytes > MAX_BYTES:
-            raise InputError("the model is larger than the 2 GB that an ONNX file may have: export it with --numpy")
+            raise InputError(
+                "the model is larger than the 2 GB that an ONNX file may have: export it as a numpy script"
+            )
         name = f"{self._prefix}c{len(self.constants)}"
         if array.dtype.kind == "U":
             texts = [text.encode() for text in array.ravel().tolist()]

@@ -21,7 +21,7 @@ ML = "ai.onnx.ml"
 def write_onnx(model: ExportedModel, path: str | Path, *, overwrite: bool = False) -> dict[str, list[str]]:
     """Write an .onnx file; its inputs and outputs by name, for people."""
     if Path(path).suffix != ".onnx":
-        raise InputError(f"--onnx {path}: the name must end with .onnx")
+        raise InputError(f"{path}: the name must end with .onnx")
     graph = build(model)
     atomic_write(path, graph.model("Predictions of a streamrf model.").SerializeToString(), overwrite=overwrite)
     return {"inputs": [one.name for one in graph.inputs], "outputs": [one.name for one in graph.outputs]}

@@ -318,7 +318,7 @@ class PilotRun:
 
 
 def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:
-    """The documented defaults of ``--pilot none``; the width is the median heuristic."""
+    """The documented defaults of ``pilot='none'``; the width is the median heuristic."""
     settled: dict[str, Any] = {}
     for name, value in DEFAULTS.items():
         if getattr(recipe, name) in (AUTO, None):

@@ -38,7 +38,7 @@ def forms_for(asked: str, columns: int) -> tuple[str, ...]:
     """The forms to try, the dearer first."""
     if asked == FULL and columns > WIDEST:
         raise InputError(
-            f"--metric full: the inputs have {columns:,} columns and a full metric at most {WIDEST:,}: use diagonal"
+            f"`metric='full'`: the inputs have {columns:,} columns and a full metric at most {WIDEST:,}: use diagonal"
         )
     if asked == "learned":
         return (FULL, DIAGONAL) if columns <= WIDEST else (DIAGONAL,)

@@ -56,21 +56,22 @@ def _check_sums(recipe: Recipe) -> None:
     """Refuse what sums of rows that each count once, solved by least squares, would pass over in silence."""
     if recipe.map == BINNING:
         raise InputError(
-            "random binning has no sums that can be added or taken away: use Fourier features (--map auto --D 2000)"
+            "random binning has no sums that can be added or taken away: use Fourier features, such as `D=2000`"
         )
     if recipe.loss != "squared":
         raise InputError(
-            f"the {recipe.loss} loss has no sums that can be added or taken away: use --loss squared, or train on all"
+            f"the {recipe.loss} loss has no sums that can be added or taken away: use `loss='squared'`, or train on all"
             " rows at once"
         )
     if recipe.class_weight is not None:
         raise InputError(
-            f"--class-weight {recipe.class_weight} depends on all rows, and sums that can be added or taken away count"
-            " each row once: leave it out, or train on all rows at once"
+            f"`class_weight={recipe.class_weight!r}` depends on all rows, and sums that can be added or taken away"
+            " count each row once: leave it out, or train on all rows at once"
         )
     if recipe.solver not in (AUTO, DIRECT):
         raise InputError(
-            f"--solver {recipe.solver} keeps no sums that can be added or taken away: prepare with --solver {DIRECT}"
+            f"`solver={recipe.solver!r}` keeps no sums that can be added or taken away: prepare with"
+            f" `solver={DIRECT!r}`"
         )
 
 
@@ -191,7 +192,7 @@ def _gone(before: Ledger, stays: Ledger) -> Ledger:
     try:
         rest.remove_all(stays)
     except MismatchError as error:
-        raise MismatchError(f"--data names more than the model was trained on: {error}") from None
+        raise MismatchError(f"the shards that stay are more than the model was trained on: {error}") from None
     return rest
 
 
@@ -201,5 +202,9 @@ def _check_named(gone: Ledger, named: Ledger) -> None:
     lost = sorted(shard.label for key, shard in gone.shards().items() if not named.rows(key))
     kept = sorted(shard.label for key, shard in named.shards().items() if not gone.rows(key))
     if lost:
-        raise MismatchError(f"{lost[0]} is in the model and neither to be forgotten nor among --data: name it there")
-    raise MismatchError(f"{kept[0] if kept else 'a shard'} is to be forgotten, and among --data too: take it out there")
+        raise MismatchError(
+            f"{lost[0]} is in the model and neither to be forgotten nor among those that stay: name it there"
+        )
+    raise MismatchError(
+        f"{kept[0] if kept else 'a shard'} is to be forgotten, and among those that stay too: take it out there"
+    )

@@ -127,7 +127,7 @@ def check_budget(paths: Sequence[str | Path], budget: int | None, *, states: int
     if projected > allowed:
         raise BudgetError(
             f"this is projected to need {format_bytes(projected)} ({states} statistics of {format_bytes(largest)} and"
-            f" a matrix of twice that), the budget is {format_bytes(allowed)}: raise --memory"
+            f" a matrix of twice that), the budget is {format_bytes(allowed)}: raise `memory`"
         )
 
 
