@@ -206,7 +206,7 @@ def make_settings(options: Options, out: Path | None = None) -> Settings:
     from streamrf.support.storage.checkpoint import Checkpoint
     from streamrf.training.run import Settings
 
-    settings = Settings(threads=options["threads"], memory=options.get("memory"))
+    settings = Settings(threads=options["threads"], memory=options.get("memory"), clear=False)
     if out is None or "checkpoint" not in options:
         return settings
     if not options["no_checkpoint"]:
@@ -221,7 +221,8 @@ def make_settings(options: Options, out: Path | None = None) -> Settings:
 def working(options: Options, out: Path | None = None) -> Iterator[Work]:
     """Threads, reporter and settings, the engine of a cluster if there is one, and a checkpoint that success clears."""
     from streamrf.support.threads import Threads
-    from streamrf.training.update.changes import Work, clear_checkpoint
+    from streamrf.training.run import clear_checkpoint
+    from streamrf.training.update.changes import Work
 
     settings, reporter = make_settings(options, out), reporter_for(options)
     with Threads(settings.threads) as threads, cluster_engine(options, reporter, threads.count) as settings.engine:

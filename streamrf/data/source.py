@@ -133,6 +133,13 @@ class Source(Matrix):
     def fingerprint(self) -> str:
         """Hex digest of what the data is, not of where it lies: shape, types, names, first and last rows."""
 
+    def stored(self) -> dict[str, str]:
+        """By the name of each file, what tells that it has changed; empty where nothing does, as for arrays in memory.
+
+        Listed anew at every call, without reading: see ``data.stored``.
+        """
+        return {}
+
     @abstractmethod
     def spec(self) -> Spec:
         """JSON from which another process re-opens this source: ``open_source(**spec)``."""

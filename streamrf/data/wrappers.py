@@ -49,6 +49,9 @@ class SourceWrapper(Source):
     def fingerprint(self) -> str:
         return self.source.fingerprint()
 
+    def stored(self) -> dict[str, str]:
+        return self.source.stored()
+
     def spec(self) -> Spec:
         return self.source.spec()
 
@@ -122,6 +125,10 @@ class Weighted(SourceWrapper):
 
     def fingerprint(self) -> str:
         return hashlib.sha256(f"{self.source.fingerprint()}{self.weights.fingerprint()}".encode()).hexdigest()
+
+    def stored(self) -> dict[str, str]:
+        weights = self.weights.stored()
+        return {**self.source.stored(), **{f"the weights, {name}": mark for name, mark in weights.items()}}
 
     def spec(self) -> Spec:
         return {"data": [self.source.spec()], "sample_weight": self.weights.spec()}
@@ -211,6 +218,14 @@ class Shards(RowReader):
     def _fingerprint(self) -> str:
         """Of all parts, so that a change in the middle one shows too."""
         return hashlib.sha256("".join(part.fingerprint() for part in self.parts).encode()).hexdigest()
+
+    def stored(self) -> dict[str, str]:
+        """Shards whose files have the same names are numbered."""
+        marks: dict[str, str] = {}
+        for number, part in enumerate(self.parts):
+            found = part.stored()
+            marks |= {f"shard {number}, {name}" if name in marks else name: mark for name, mark in found.items()}
+        return marks
 
     def spec(self) -> Spec:
         return {"data": [part.spec() for part in self.parts]}

@@ -26,7 +26,7 @@ from streamrf.statistics.gram import GramState
 from streamrf.statistics.holdout import HoldoutState, SampleState, no_marks
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.statistics.targets import READ_ROWS, ScanTargets, TargetScan, Weighting
-from streamrf.support.errors import DataError, InputError, NumericalError, StorageError
+from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, NumericalError, StorageError
 from streamrf.support.progress import Interrupted, Reporter, deferred_interrupts
 from streamrf.support.storage.checkpoint import Checkpoint, Clock, SavedPass
 from streamrf.support.threads import ALONE
@@ -68,6 +68,9 @@ class _FirstPass(Protocol):
 
     marks: np.ndarray
     dropped: int
+
+    @property
+    def rows(self) -> int: ...
 
 
 class Passes:
@@ -111,6 +114,8 @@ class Passes:
                 self.stop(job)
             self._stopping = asked.is_set()  # at the last block, too late to stop there: before the next pass then
         self.reporter.finished()
+        if not self._counts_agree(job):
+            raise MismatchError(f"{self._counts(job)}: nothing was written; please report this")
         self._note_rows(job)
         return job.state
 
@@ -127,6 +132,19 @@ class Passes:
     def _resume(self, job: Pass[S], saved: SavedPass) -> None:
         job.state, job.done = job.statistic.load(_named(saved.arrays, SUMS)), RowSet.from_json(saved.ledger)
         job.dropped = int(saved.extra["dropped_so_far"])
+        if not self._counts_agree(job):
+            place = self.saving.checkpoint.place if self.saving.checkpoint else "the checkpoint"
+            raise FileFormatError(f"{place} is damaged: {self._counts(job)}. Remove it to start over.")
+
+    def _counts_agree(self, job: Pass[S]) -> bool:
+        """Whether a first pass has summed or dropped each row of its ledger; later ones skip rows that are held out."""
+        if not isinstance(job.state, _FirstPass):
+            return True
+        return job.state.rows + job.dropped == job.done.difference(self._skipped).count
+
+    def _counts(self, job: Pass[S]) -> str:
+        rows, ledger = getattr(job.state, "rows", 0), job.done.difference(self._skipped).count
+        return f"the sums hold {rows:,} rows and {job.dropped:,} were dropped, but the ledger has {ledger:,}"
 
     def _note_rows(self, job: Pass[S]) -> None:
         if not isinstance(job.state, _FirstPass):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from streamrf.data.source import Source
+from streamrf.data.stored import in_brief
 from streamrf.engines.base import Engine
 from streamrf.engines.local import LocalEngine
 from streamrf.features.kernels import make_kernel
@@ -26,7 +28,7 @@ from streamrf.statistics.holdout import HoldoutState
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support import memory
 from streamrf.support.progress import Reporter
-from streamrf.support.storage.checkpoint import Checkpoint, SavedPass
+from streamrf.support.storage.checkpoint import STORED, Checkpoint, SavedPass
 from streamrf.support.storage.files import check_free_space
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count
@@ -47,6 +49,7 @@ class Settings:
     checkpoint_every: float = 300.0
     order: Callable[[int], Sequence[int]] | None = None  # order of the spans, for tests
     engine: Engine | None = None  # where the summing happens; this process by default
+    clear: bool = True  # whether success removes the checkpoint; the command line does so once the model is written
     keeps: Path | None = None  # where the sums will be written, which must have room for them
 
 
@@ -91,6 +94,7 @@ class Training:
         self.seconds["total"] = time.monotonic() - start
         metadata = _merged(untrained.metadata, fitted.metadata) | self._facts(fitted, passes, plan)
         model = untrained.trained(fitted.weights, fitted.calibration, passes.ledger(), metadata)
+        self._succeeded()
         return Trained(model, fitted.gram, plan, self.seconds)
 
     def prepare(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
@@ -107,7 +111,9 @@ class Training:
         self.skipped = RowSet() if rows is None else rows.complement(self.source.n_rows)
         self.fixed = {**untrained.pipeline.digests(), "rows": None if rows is None else rows.to_json()}
         passes = self._passes(untrained, plan, self._saved())
-        return Cholesky(self._run(untrained, plan, passes)).sums(), passes.ledger()
+        sums = Cholesky(self._run(untrained, plan, passes)).sums()
+        self._succeeded()
+        return sums, passes.ledger()
 
     def _prepared(self, plan: Plan, classes: tuple[str, ...] | None = None) -> tuple[Plan, UntrainedModel]:
         preparation = Preparation(
@@ -157,7 +163,12 @@ class Training:
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued."""
-        return {"data": self.source.fingerprint(), "recipe": self.recipe.to_json(), **self.fixed}
+        return {"data": self.source.fingerprint(), STORED: self._stored, "recipe": self.recipe.to_json(), **self.fixed}
+
+    @cached_property
+    def _stored(self) -> dict[str, str] | None:
+        """What is stored as the run begins; listing it takes a while where there are many files."""
+        return in_brief(self.source.stored()) if self.settings.checkpoint else None
 
     def _checkpoint(self) -> Checkpoint | None:
         return Checkpoint(self.settings.checkpoint) if self.settings.checkpoint else None
@@ -187,11 +198,16 @@ class Training:
             },
         }
 
-    def clear_checkpoint(self) -> None:
-        """After the model is safely written."""
-        checkpoint = self._checkpoint()
-        if checkpoint:
-            checkpoint.clear()
+    def _succeeded(self) -> None:
+        """Old sums must not be there for the next run."""
+        if self.settings.clear:
+            clear_checkpoint(self.settings)
+
+
+def clear_checkpoint(settings: Settings) -> None:
+    """Once its result is safe."""
+    if settings.checkpoint:
+        Checkpoint(settings.checkpoint).clear()
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

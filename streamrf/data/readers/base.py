@@ -26,6 +26,7 @@ import numpy as np
 from streamrf.data.columns import Choice, Columns, RawTable
 from streamrf.data.locations import absolute, opened
 from streamrf.data.source import Block, Matrix, Source, Span
+from streamrf.data.stored import base_name, file_marks
 from streamrf.support.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -140,6 +141,10 @@ class RowReader(Reader, Source):
     @cached_property
     def _fingerprint(self) -> str:
         return content_digest(self)
+
+    def stored(self) -> dict[str, str]:
+        """Of a format that says nothing else: one file."""
+        return file_marks({base_name(self.location): self.location}) if self.format else {}
 
     def describe(self) -> str:
         return f"{self._format()} {self.location}: {describe_size(self)}"

@@ -20,6 +20,7 @@ from streamrf.data.locations import explain, no_such, reading
 from streamrf.data.readers.arrays import CHUNK_BYTES, as_matrix, as_targets, rows_of, set_arrays
 from streamrf.data.readers.base import MatrixReader, Progress, RowReader, silent
 from streamrf.data.source import Rows, Span, Spec, even_spans
+from streamrf.data.stored import file_marks
 from streamrf.support.errors import DataError, StorageError
 
 
@@ -56,6 +57,9 @@ class NpySource(RowReader):
 
     def has_partial_reads(self) -> bool:
         return True
+
+    def stored(self) -> dict[str, str]:
+        return file_marks({each.name: each.path for each in (self._X, self._y) if each is not None})
 
     def spec(self) -> Spec:
         spec, y = {"data": self.location, **self._choice.arrays_to_json()}, self._choice.y

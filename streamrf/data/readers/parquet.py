@@ -8,6 +8,8 @@ since 1970; with a coding of columns (``Choice.columns``) categories and missing
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -30,6 +32,7 @@ from streamrf.data.locations import filesystem, is_pattern, is_url, matches, rea
 from streamrf.data.readers.arrays import as_targets, rows_of
 from streamrf.data.readers.base import BatchReader, Progress, RowReader, row_numbers, silent
 from streamrf.data.source import Block, Source, Span, Spec
+from streamrf.data.stored import base_name, file_marks
 from streamrf.support.errors import DataError
 
 if TYPE_CHECKING:
@@ -187,6 +190,9 @@ class ParquetSource(ColumnSource):
         filled = sorted({group.file for group in self._files.groups})
         return tuple(ParquetSource(self._paths[i], choice) for i in filled)
 
+    def stored(self) -> dict[str, str]:
+        return self._files.stored()
+
     def spec(self) -> Spec:
         return {"data": self._place, **self._choice.columns_to_json()}
 
@@ -261,6 +267,14 @@ class ParquetFiles:
     def schemas(self) -> list[pa.Schema]:
         return [footer.schema.to_arrow_schema() for footer in self._footers]
 
+    def stored(self) -> dict[str, str]:
+        """Size, time or ETag of each file, and a digest of its footer as it was read when it was opened."""
+        short = [base_name(path) for path in self.paths]
+        names = short if len(set(short)) == len(short) else self.paths
+        marks = file_marks(dict(zip(names, self.paths, strict=True)))
+        digests = map(_footer_digest, self._footers)
+        return {name: f"{marks.get(name, '')}, footer {digest}" for name, digest in zip(names, digests, strict=True)}
+
     def touched(self, span: Span) -> list[RowGroup]:
         """Row groups that hold some of these rows."""
         first = bisect_right(self._stops, span.start)
@@ -317,6 +331,13 @@ def _origin(footer: pq.FileMetaData) -> str | None:
     """The file that this one was made of, where it says so."""
     name = (footer.metadata or {}).get(ORIGIN)
     return None if name is None else name.decode()
+
+
+def _footer_digest(footer: pq.FileMetaData) -> str:
+    """Row groups, places and statistics of columns: what differs between two files of one size."""
+    text = io.BytesIO()
+    footer.write_metadata_file(text)
+    return hashlib.sha256(text.getvalue()).hexdigest()[:16]
 
 
 def _page_bytes(column: pq.ColumnChunkMetaData) -> int:

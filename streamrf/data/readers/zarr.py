@@ -35,6 +35,7 @@ from streamrf.data.locations import is_url, missing_package, no_such, reading
 from streamrf.data.readers.arrays import as_matrix, as_targets, set_arrays
 from streamrf.data.readers.base import RowReader
 from streamrf.data.source import LABEL_BYTES, Span, Spec, even_spans
+from streamrf.data.stored import folder_marks
 from streamrf.support.errors import DataError
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ class ZarrSource(RowReader):
         if self._y is not None:
             targets = self._y.decode_bytes(span) + self._ahead.kept_bytes(span)
         return returned + copied + self._X.decode_bytes(span) + targets
+
+    def stored(self) -> dict[str, str]:
+        arrays = [each.array for each in (self._X, self._y) if each is not None]
+        return {name: mark for each in arrays for name, mark in folder_marks(self.location, each.path).items()}
 
     def spec(self) -> Spec:
         return {"data": self.location, **self._choice.arrays_to_json()}

@@ -49,7 +49,6 @@ _MAX_FILES = 1000
 # Lower case, so that no two names fall together where the file system does not tell A from a.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _FILE_NAME = re.compile(rf"({_NAME.pattern})\.(json|safetensors)")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -211,12 +210,9 @@ def _file_records(manifest: JSON, directory: Path) -> dict[str, FileRecord]:
 
 
 def _file_record(name: str, entry: object, directory: Path) -> FileRecord:
-    fields: JSON = entry if isinstance(entry, dict) else {}
-    n_bytes, sha256 = fields.get("bytes", -1), fields.get("sha256", "")
-    proper = type(n_bytes) is int and n_bytes >= 0 and isinstance(sha256, str) and _DIGEST.fullmatch(sha256)
-    if not proper or name == MANIFEST or not _FILE_NAME.fullmatch(name):
+    if name == MANIFEST or not _FILE_NAME.fullmatch(name):
         raise FileFormatError(f"{directory / MANIFEST} lists {name!r}, which is not a valid entry; it is damaged.")
-    return FileRecord(n_bytes, sha256)
+    return FileRecord.from_json(entry, f"{directory / MANIFEST}, {name!r},")
 
 
 def _regular_size(directory: Path, name: str) -> int:

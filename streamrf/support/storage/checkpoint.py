@@ -34,6 +34,7 @@ from streamrf.support.storage.tensors import (
 )
 
 PROTOCOL = 1
+STORED = "stored"  # in an identity: by the name of each file of the data, what tells that it has changed
 _FORMAT = "streamrf-checkpoint"
 _NAME = re.compile(r"save-(\d{8})-[0-9a-f]{8}\.(json|safetensors)")
 
@@ -151,15 +152,26 @@ class Checkpoint:
 
     def _read(self, save: str, identity: JSON) -> SavedPass:
         document = self._read_json(f"{save}.json")
-        if document["identity"] != identity:
-            raise MismatchError(
-                f"The checkpoint {self.place} belongs to another run: {_differences(document['identity'], identity)}. "
-                "Use another checkpoint, or remove this one."
-            )
-        record = FileRecord(document["arrays"]["bytes"], document["arrays"]["sha256"])
+        self._check_identity(document["identity"], identity)
+        record = FileRecord.from_json(document["arrays"], f"{self.place}/{save}.json")
         arrays = self._read_arrays(f"{save}.safetensors", record)
         number = int(save.split("-")[1])
         return SavedPass(document["ledger"], arrays, document["extra"], document["saved_at"], number)
+
+    def _check_identity(self, theirs: JSON, ours: JSON) -> None:
+        run, here = ({k: v for k, v in each.items() if k != STORED} for each in (theirs, ours))
+        if run != here:
+            raise MismatchError(
+                f"The checkpoint {self.place} belongs to another run: {_differences(run, here)}. "
+                "Use another checkpoint, or remove this one."
+            )
+        before, now = theirs.get(STORED), ours.get(STORED)
+        if before != now and before is not None and now is not None:  # earlier versions kept no marks
+            raise MismatchError(
+                f"{_changes(before, now)} after the checkpoint {self.place} was begun, and its sums would mix old rows "
+                "with new ones (a file that was only touched or copied counts as changed). To start over, remove the "
+                "checkpoint or name another with `checkpoint`."
+            )
 
     def _read_json(self, name: str) -> JSON:
         where = f"{self.place}/{name}"
@@ -169,8 +181,12 @@ class Checkpoint:
         with self._storage.open(name) as stream:
             data = HashingReader(stream, where).take(n_bytes)
         document = safejson.unseal(data, where, form=_FORMAT, newest=PROTOCOL)
-        if not document.keys() >= {"identity", "ledger", "extra", "saved_at", "arrays"}:
-            raise FileFormatError(f"{where} is not complete; it is damaged.")
+        kinds: dict[str, type | tuple[type, ...]] = {
+            "identity": dict, "ledger": (list, dict), "extra": dict, "saved_at": (int, float), "arrays": dict,
+        }  # fmt: skip
+        for key, kind in kinds.items():
+            if not isinstance(document.get(key), kind) or isinstance(document[key], bool):
+                raise FileFormatError(f"{where} is not complete: it has no valid '{key}'; it is damaged.")
         return document
 
     def _read_arrays(self, name: str, record: FileRecord) -> Arrays:
@@ -192,6 +208,16 @@ def _differences(theirs: object, ours: object) -> str:
     there, here = dict(_flat(theirs)), dict(_flat(ours))
     keys = [key for key in sorted(there.keys() | here.keys()) if there.get(key, _ABSENT) != here.get(key, _ABSENT)]
     return "; ".join(f"{key} is {there.get(key, _ABSENT)!r} there and {here.get(key, _ABSENT)!r} here" for key in keys)
+
+
+def _changes(before: JSON, now: JSON) -> str:
+    """Which file changed first, in the order of names, and how many others did."""
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    first = next((name for name in names if name in before and name in now), names[0])
+    others = f", and so did {len(names) - 1} other files," if len(names) > 1 else ""
+    if first in before and first in now:
+        return f"{first} changed (then {before[first]}, now {now[first]}){others}"
+    return f"{first} {'appeared' if first in now else 'was removed'}{others}"
 
 
 class _Absent:

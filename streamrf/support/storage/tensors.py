@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -37,6 +38,8 @@ _TYPES: dict[str, np.dtype] = {
 }
 _NAMES = {(dtype.kind, dtype.itemsize): name for name, dtype in _TYPES.items()}
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -59,6 +62,15 @@ class FileRecord(NamedTuple):
 
     def to_json(self) -> dict[str, object]:
         return {"bytes": self.n_bytes, "sha256": self.sha256}
+
+    @classmethod
+    def from_json(cls, entry: object, where: str) -> FileRecord:
+        """The record that ``to_json`` described; anything else is a FileFormatError."""
+        fields = entry if isinstance(entry, dict) else {}
+        n_bytes, sha256 = fields.get("bytes"), fields.get("sha256")
+        if type(n_bytes) is int and n_bytes >= 0 and isinstance(sha256, str) and _DIGEST.fullmatch(sha256):
+            return cls(n_bytes, sha256)
+        raise FileFormatError(f"{where} lacks the size and digest of a file; it is damaged.")
 
 
 class HashingWriter:

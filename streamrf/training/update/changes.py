@@ -14,7 +14,6 @@ from streamrf.solvers.passes import scan_targets
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter
-from streamrf.support.storage.checkpoint import Checkpoint
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, Trained, Training
 from streamrf.training.update.statistics import Statistics, check_source, check_targets
@@ -155,12 +154,6 @@ def use_nan_policy(statistics: Statistics, nan: str | None) -> None:
     if nan is not None:
         recipe = statistics.prepared.recipe.with_(nan=nan)
         statistics.prepared = replace(statistics.prepared, recipe=recipe)
-
-
-def clear_checkpoint(settings: Settings) -> None:
-    """Once the result is safely written."""
-    if settings.checkpoint:
-        Checkpoint(settings.checkpoint).clear()
 
 
 def retrain(

@@ -163,7 +163,16 @@ class Statistics:
         if archive.kind not in (MODEL, STATISTICS):
             raise MismatchError(f"{path} is a {archive.kind} archive, and statistics or a model are needed.")
         with _whole(path):
-            return cls._from_model(archive) if archive.kind == MODEL else cls._from_archive(archive)
+            found = cls._from_model(archive) if archive.kind == MODEL else cls._from_archive(archive)
+            found._check_counts()
+            return found
+
+    def _check_counts(self) -> None:
+        if self.rows + self.dropped != self.ledger.count:
+            raise FileFormatError(
+                f"{self.name}: the sums hold {self.rows:,} rows and {self.dropped:,} were dropped, but the ledger has"
+                f" {self.ledger.count:,}; the file is damaged."
+            )
 
     @classmethod
     def _from_model(cls, archive: Archive) -> Self:
