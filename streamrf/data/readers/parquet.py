@@ -176,7 +176,7 @@ class ParquetSource(ColumnSource):
 
     def __init__(self, location: str, choice: Choice) -> None:
         files = ParquetFiles(data_files(location))
-        self._place, self._paths = location, files.paths
+        self._place, self._paths, self._stored = location, files.paths, files
         super().__init__(files.names[0] if files.paths == [location] else location, files, choice)
 
     def members(self) -> tuple[Source, ...]:
@@ -191,7 +191,7 @@ class ParquetSource(ColumnSource):
         return tuple(ParquetSource(self._paths[i], choice) for i in filled)
 
     def stored(self) -> dict[str, str]:
-        return self._files.stored()
+        return self._stored.stored()
 
     def spec(self) -> Spec:
         return {"data": self._place, **self._choice.columns_to_json()}
