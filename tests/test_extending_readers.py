@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from commands import FAST, done
+from readers_conformance import BatchReaderConformance
 from sources_conformance import SourceConformance
 
 from streamrf.data.columns import Choice
+from streamrf.data.locations import opened
 from streamrf.data.open import open_source
 from streamrf.data.readers.arrays import as_matrix, as_targets, set_arrays
 from streamrf.data.readers.base import BatchReader, RowReader, silent
@@ -91,21 +93,37 @@ def test_a_reader_from_outside_is_opened_by_its_ending_and_trained_on(tmp_path: 
     assert np.array_equal(open_source(tmp_path / "t.zarr").read(Span(0, 600)).X, X)
 
 
-def test_a_table_reader_from_outside_is_converted_and_says_so_where_it_cannot_be_trained_on(tmp_path: Path) -> None:
-    class ToyBatches(BatchReader):
-        format, endings, compressed = "toytext", (".toytext",), True
-        options = frozenset({"mark"})
+class ToyBatches(BatchReader):
+    """Lines of numbers with a mark between them, the first with the names of the columns."""
 
-        def __init__(self, location: str, *, mark: str = ":", progress: Any = silent) -> None:
-            self.location, self._mark = location, mark
-            rows = [line.split(mark) for line in Path(location).read_text().splitlines()]
-            names, values = rows[0], np.array(rows[1:], float)
-            self._table = pa.table({name: values[:, j] for j, name in enumerate(names)})
-            self.schema, self.n_rows = self._table.schema, len(values)
+    format, endings, compressed = "toytext", (".toytext",), True
+    options = frozenset({"mark"})
 
-        def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-            return iter(self._table.select(names).to_batches())
+    def __init__(self, location: str, *, mark: str = ":", progress: Any = silent) -> None:
+        self.location = location
+        with opened(location) as stream:
+            names, *rows = [line.split(mark) for line in stream.read().decode().splitlines()]
+        if not rows:
+            raise DataError(f"{location} has no rows")
+        columns = (np.array(column, float) for column in zip(*rows, strict=True))
+        self._table = pa.table(dict(zip(names, columns, strict=True)))
+        self.schema, self.n_rows = self._table.schema, len(rows)
+        progress(self.n_rows)
 
+    def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        return iter(self._table.select(names).to_batches())
+
+
+class TestToyBatches(BatchReaderConformance):
+    format = "toytext"
+    has_gaps = has_text = False
+
+    def write(self, path: Path, table: pa.Table) -> None:
+        rows = [table.column_names, *(map(repr, row.values()) for row in table.to_pylist())]
+        path.write_text("".join(":".join(row) + "\n" for row in rows))
+
+
+def test_a_table_reader_from_outside_says_so_where_it_cannot_be_trained_on(tmp_path: Path) -> None:
     (tmp_path / "t.toytext").write_text("a:b:y\n1:2:3\n4:5:6\n")
     with pytest.raises(DataError, match="streamrf convert"):
         open_source(tmp_path / "t.toytext")

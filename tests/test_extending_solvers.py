@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pytest
+from solvers_conformance import SolverConformance
 from statistics_conformance import StatisticConformance, make_blocks
 
 import streamrf
+from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.features.pipeline import Pipeline
 from streamrf.features.targets import TargetCoding
+from streamrf.solvers import rates
 from streamrf.solvers.base import Fitted, Solver
 from streamrf.solvers.cholesky import Cholesky
 from streamrf.solvers.plan import Plan, Sizes
+from streamrf.solvers.rates import Rates
 from streamrf.solvers.settings import KNOWN
 from streamrf.statistics.base import CountedState, Statistic
 from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.scores import Weights
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.threads import Threads
+from streamrf.training.plan import plan_run
 
 RECIPE = streamrf.Recipe(D=32, kernel="gaussian", length_scale=2.0, bits="8", pilot="none", ridge=1e-4, holdout=0.0)
 
@@ -83,13 +88,14 @@ class Products(Statistic[ProductsState]):
 
 
 @pytest.fixture
-def toy() -> Iterator[None]:
+def toy(request: pytest.FixtureRequest) -> Iterator[None]:
     """Defining the class is enough; it is forgotten after the test."""
 
     class Toy(Solver):
         """Normal equations, solved by numpy."""
 
         name = "toy"
+        preference = getattr(request, "param", Solver.preference)
 
         @classmethod
         def plan(cls, sizes: Sizes) -> Plan:
@@ -128,6 +134,27 @@ def test_train_takes_a_solver_from_outside(tmp_path):
     np.testing.assert_allclose(streamrf.predict(toy, X), streamrf.predict(usual, X), atol=2e-3)
     toy.save(tmp_path / "toy.model")
     assert np.array_equal(streamrf.predict(tmp_path / "toy.model", X), streamrf.predict(toy, X))
+
+
+@pytest.mark.usefixtures("toy")
+class TestToySolver(SolverConformance):
+    settings: ClassVar = {"solver": "toy", "ridge": 1e-4, "holdout": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("toy", "D", "expected"),
+    [(10, 100, "cholesky"), (-1, 100, "toy"), (10, 10_000, "toy")],
+    indirect=["toy"], ids=["not preferred", "preferred", "much faster"],
+)  # fmt: skip
+@pytest.mark.usefixtures("toy")
+def test_auto_asks_solvers_for_their_preference_and_time(monkeypatch, D, expected):
+    slow = Rates(projection=1e10, cosines=1e9, gram=1e10, factor=1e10)
+    monkeypatch.setattr(rates, "rates_of_this_machine", lambda bits, threads: slow)
+    X = np.broadcast_to(np.zeros((1, 4), np.float32), (400_000, 4))
+    source = ArraySource(X, np.broadcast_to(np.zeros(1), len(X)))
+    plan = plan_run(source, streamrf.Recipe(D=D, bits="8"), outputs=1, threads=2, budget=10 * 2**30)
+    assert plan.solver == expected
+    assert ("toy is estimated at" in plan.why) == (D == 10_000)
 
 
 def test_a_solver_that_nobody_defined_is_refused():

@@ -184,7 +184,7 @@ class TestWorkers:
 
     def test_over_its_memory_limit(self, data: str) -> None:
         config = {**QUICK, "distributed.worker.memory.pause": False}
-        words = r"3 workers were lost.*rows .*ran out of memory.*400 MB.*--D"
+        words = r"3 workers were lost.*rows .*ran out of memory.*400 MB.*`D`"
         with (
             local_cluster(1, config=config, memory_limit="400MB") as (_, client),
             pytest.raises(ClusterError, match=words),

@@ -90,6 +90,11 @@ class Solver(ABC):
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
         """Seconds of the stages pass and solve, from rates measured on this machine."""
 
+    @classmethod
+    def is_worth_comparing(cls, sizes: Sizes) -> bool:
+        """Whether ``auto``, which prefers this solver, should estimate the time of the others; rates are measured."""
+        return True
+
     @abstractmethod
     def fit(self) -> Fitted:
         """Pass over the rows and solve; with ``passes.kept``, resume from there."""

@@ -35,6 +35,7 @@ from streamrf.support.settings import AUTO
 
 LOWER_D = "lower `D`"
 LAMBDAS = 6  # that are tried, most often
+CROSSING = 3000  # features below which nothing is much faster
 
 
 @dataclass
@@ -83,6 +84,10 @@ class Cholesky(Solver):
             "pass": max(compute, n * sizes.row_bytes / rates.read) * plan.passes,
             "solve": solves * (D**3 / 3.0 / rates.factor + D * D * 8 / 5e9),
         }
+
+    @classmethod
+    def is_worth_comparing(cls, sizes: Sizes) -> bool:
+        return sizes.recipe.D >= CROSSING
 
     def fit(self) -> Fitted:
         folds = self.run.asked.cv

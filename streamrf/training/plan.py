@@ -7,7 +7,7 @@ from typing import Any
 
 from streamrf.data.source import Source
 from streamrf.features.settings import BINNING
-from streamrf.recipe import ANY, NONE, Recipe
+from streamrf.recipe import ANY, AUTO, NONE, Recipe
 from streamrf.solvers.base import Solver
 from streamrf.solvers.cholesky import block_bytes, gram_layout
 from streamrf.solvers.plan import PILOT, SMALLER_CHUNKS, Part, Plan, Sizes
@@ -18,9 +18,8 @@ from streamrf.support.units import format_bytes, format_seconds
 from streamrf.training.pilot.choice import PILOT_D, RIDGES, binning_bytes, budget_seconds, learning_bytes, sample_rows
 
 WORTH_SAYING = 5.0  # seconds
-CROSSING = 3000  # features below which Cholesky is not worth doubting
-WORTH = 0.5  # of the direct solver's time: its sums allow update, forget and merge, so a tie is not enough
-SHORT = 300.0  # seconds that the direct solver may take without a second thought: so much its sums are worth
+WORTH = 0.5  # of the preferred solver's time: its sums allow update, forget and merge, so a tie is not enough
+SHORT = 300.0  # seconds that the preferred solver may take without a second thought: so much its sums are worth
 
 
 def plan_run(source: Source, recipe: Recipe, **sizes: Any) -> Plan:
@@ -59,40 +58,46 @@ def _candidates(sizes: Sizes) -> list[type[Solver]]:
     if weighted and not recipe.is_float and recipe.map != BINNING:
         able = [each for each in able if each.weighs]
     if not able:
-        cure = "`bits='float32'`" if recipe.cv else "`solver='cg'`, or `bits='float32'`"
-        raise InputError(f"weights of rows cannot enter exact sums (`bits={recipe.bits!r}`): use {cure}")
+        others = [] if recipe.cv else [each.name for each in candidates(replace(recipe, solver=AUTO)) if each.weighs]
+        cures = [*(f"`solver={name!r}`" for name in others), "`bits='float32'`"]
+        raise InputError(f"weights of rows cannot enter exact sums (`bits={recipe.bits!r}`): use {', or '.join(cures)}")
     return able if recipe.loss == "squared" else able[:1]
 
 
 def _choose(plans: list[Plan]) -> Plan:
-    """Cholesky where it fits, unless conjugate gradients take much less time by the measured rates of this machine."""
-    by_name = {plan.solver: plan for plan in plans}
-    if not {"cholesky", "cg"} <= set(by_name):
-        return plans[0]
-    direct, cg = by_name["cholesky"], by_name["cg"]
-    D = direct.sizes.recipe.D
-    if not direct.fits:
-        if cg.fits:
-            return replace(cg, why=(
-                f"the {D} x {D} system would need {format_bytes(direct.projected)}, the budget is"
-                f" {format_bytes(direct.budget)}: passes of conjugate gradients never hold it"
-            ))  # fmt: skip
-        least = min((direct, cg), key=lambda plan: plan.projected)
-        return replace(least, why=f"neither Cholesky nor conjugate gradients fit the budget; {least.solver} needs less")
-    return direct if D < CROSSING else _faster(direct, cg)
+    """The preferred solver where it fits, unless another takes much less time by the measured rates of this machine."""
+    first, fitting = plans[0], [plan for plan in plans if plan.fits]
+    if len(plans) == 1:
+        return first
+    if first.fits:
+        return _faster(plans) if _solver(first).is_worth_comparing(first.sizes) else first
+    if fitting:
+        return replace(fitting[0], why=(
+            f"{first.solver} would need {format_bytes(first.projected)}, the budget is {format_bytes(first.budget)}:"
+            f" {fitting[0].solver} needs {format_bytes(fitting[0].projected)}"
+        ))  # fmt: skip
+    least = min(plans, key=lambda plan: plan.projected)
+    names = ", ".join(plan.solver for plan in plans)
+    return replace(least, why=f"the budget is too small for any solver ({names}); {least.solver} needs the least")
 
 
-def _faster(direct: Plan, cg: Plan) -> Plan:
-    seconds = {plan.solver: estimate_run(plan) for plan in (direct, cg)}
+def _faster(plans: list[Plan]) -> Plan:
+    """The first plan, which fits, or the fastest of the others that do."""
+    first = plans[0]
+    seconds = {plan.solver: estimate_run(plan) for plan in plans}
     needed = {name: found["total"] - found["pilot"] for name, found in seconds.items()}
-    quick = needed["cholesky"] < SHORT or needed["cg"] > WORTH * needed["cholesky"]
-    if quick or not cg.fits:
-        return replace(direct, others=seconds)
-    why = (
-        f"about {cg.passes - 1} passes of conjugate gradients are estimated at"
-        f" {format_seconds(seconds['cg']['total'])}, Cholesky at {format_seconds(seconds['cholesky']['total'])}"
-    )
-    return replace(cg, others=seconds, why=why)
+    fastest = min((plan for plan in plans if plan.fits), key=lambda plan: needed[plan.solver])
+    if needed[first.solver] < SHORT or needed[fastest.solver] > WORTH * needed[first.solver]:
+        return replace(first, others=seconds)
+    times = [
+        f"{plan.solver} is estimated at {format_seconds(seconds[plan.solver]['total'])}" for plan in (fastest, first)
+    ]
+    return replace(fastest, others=seconds, why=f"{times[0]} ({fastest.passes} passes), {times[1]}")
+
+
+def _solver(plan: Plan) -> type[Solver]:
+    """The solver that a plan is of."""
+    return solver_of(replace(plan.sizes.recipe, solver=plan.solver))
 
 
 def compares(source: Source, recipe: Recipe) -> bool:
@@ -133,7 +138,7 @@ def estimate_run(plan: Plan) -> dict[str, float]:
     assert isinstance(recipe, Recipe)
     pilot = 0.0 if recipe.pilot == NONE else budget_seconds(sizes.rows, recipe.D)
     pilot += weighting_seconds(recipe.D) if recipe.map == "weighted" else 0.0
-    seconds = {"pilot": pilot, **solver_of(recipe.with_(solver=plan.solver)).estimate(plan)}
+    seconds = {"pilot": pilot, **_solver(plan).estimate(plan)}
     return {**seconds, "total": sum(seconds.values())}
 
 
