@@ -21,7 +21,7 @@ from streamrf.support.storage import safejson
 __all__ = ["ANY", "AUTO", "BINNING", "DEFAULT_D", "NONE", "Recipe"]
 
 # What both maps have; where neither map nor D is given, any other setting asks for Fourier features.
-SHARED = ("D", "map", "grids", "table_bits", "scaling", "task", "holdout", "nan", "seed")
+SHARED = ("D", "map", "grids", "table_bits", "scaling", "task", "threshold", "holdout", "nan", "seed")
 _PREDICTION_LOSS_OF = {"hinge": "hinge", "squared-hinge": "hinge", "logistic": "logistic"}  # others: squared
 
 

@@ -52,7 +52,8 @@ def setting_option(setting: Field[Any]) -> Callable[[F], F]:
     """The option of one setting of the recipe, which declares all about it."""
     known, default = about(setting), setting.default
     names = known.allowed(default)
-    kind: Any = OneOf(names) if names else next((each for each in (int, float) if each.__name__ in setting.type), str)
+    types = (str, int, float)
+    kind: Any = OneOf(names) if names else next((each for each in types if each.__name__ in setting.type), str)
     text, choices = with_flags(known.help), ", ".join(names)
     return click.option(
         flag_of(setting), setting.name, type=kind, default=default, show_default=default is not None,

@@ -17,6 +17,7 @@ from streamrf.features.pipeline import Parts, Pipeline
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
 from streamrf.recipe import Recipe
+from streamrf.solvers.settings import PROBABILITY
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.rowset import Ledger
 from streamrf.statistics.scores import Calibration, Predictor, Weights
@@ -62,6 +63,10 @@ class UntrainedModel:
         """The model with these weights; ``metadata`` adds to what is known."""
         predictor = Predictor(self.pipeline, weights, calibration)
         recipe = self.recipe.with_(ridge=weights.ridge)
+        if recipe.threshold is not None and predictor.calibration is not None:
+            if not isinstance(recipe.threshold, str):  # nothing was held out, perhaps: then no one has set it yet
+                predictor.calibration = replace(predictor.calibration, threshold=recipe.threshold)
+            recipe = recipe.with_(threshold=predictor.calibration.threshold)
         return Model(recipe, self.pipeline, {**self.metadata, **metadata}, predictor, ledger)
 
     def with_metadata(self, **more: Any) -> UntrainedModel:
@@ -158,6 +163,8 @@ class Model(UntrainedModel):
         arrays["weights.intercept"] = self.weights.intercept
         if self.calibration is not None:
             arrays |= {"calibration.slope": self.calibration.slope, "calibration.shift": self.calibration.shift}
+            if self.calibration.threshold != 0.5:  # older versions never had another
+                document["threshold"] = self.calibration.threshold
         document |= {"ridge": self.weights.ridge, "ledger": self.ledger.to_json(), "versions": versions()}
         return document, arrays
 
@@ -180,10 +187,17 @@ class Model(UntrainedModel):
             )
         calibration = None
         if coding.task == CLASSIFICATION:
-            calibration = Calibration(arrays["calibration.slope"], arrays["calibration.shift"])
+            slope, shift = arrays["calibration.slope"], arrays["calibration.shift"]
+            calibration = Calibration(slope, shift, _threshold(document.get("threshold", 0.5)))
         predictor = Predictor(pipeline, Weights(coefficients, intercept, float(document["ridge"])), calibration)
         ledger = Ledger.from_json(document["ledger"])
         return cls(Recipe.from_json(document["recipe"]), pipeline, document[METADATA], predictor, ledger)
+
+
+def _threshold(value: Any) -> float:
+    if not isinstance(value, float) or value not in PROBABILITY:
+        raise FileFormatError(f"the model's threshold is {value!r}: it must be a probability {PROBABILITY}")
+    return value
 
 
 def _revived(document: dict[str, Any], arrays: dict[str, np.ndarray], posterior: Posterior | None) -> Model:

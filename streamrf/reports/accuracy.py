@@ -117,7 +117,7 @@ def _class_errors(evidence: Evidence, section: Section) -> Section:
     section.pictures = [
         _confusion_picture(confusion(truth, predicted, len(model.coding.classes)), model),
         _roc_picture(model, chances, truth),
-        _reliability_picture(chances, predicted, truth),
+        _reliability_picture(chances, chances.argmax(axis=1), truth),
     ]
     return section
 

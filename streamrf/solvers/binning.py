@@ -148,7 +148,9 @@ class Binning(Solver):
         else:
             found = Found(kept.arrays[BEST], kept.document["steps"], kept.document["step"])
         weights = self._weights(opening.sums, found.best)
-        calibration, metrics = judge(self.pipeline, [(weights, opening.holdout)], self.threads)
+        calibration, metrics = judge(
+            self.pipeline, [(weights, opening.holdout)], self.threads, threshold=self.recipe.threshold
+        )
         self.reporter.note(f"step {found.step} of {found.steps} is the best on the rows held out, which now join")
         weights, joined = self._join(opening, found, kept if stage == JOIN else None)
         return self._fitted(weights, joined, calibration, metrics, found.steps + JOIN_STEPS, found.step)

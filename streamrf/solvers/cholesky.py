@@ -124,9 +124,7 @@ class Cholesky(Solver):
                 path = self._path(state.sums, unseen)
                 verdict.ridge = self._walk(path)
                 verdict.metadata["lambda_path"] = path.table()
-                verdict.calibration, verdict.metadata["holdout"] = judge(
-                    self.pipeline, [(path.weights, holdout)], self.threads, self._weighting
-                )
+                verdict.calibration, verdict.metadata["holdout"] = self._judged([(path.weights, holdout)])
             if holdout is not None:  # bits equal to never having been held out
                 self._gram().update(state.sums, as_read(self.pipeline.coding, holdout), self.threads)
         return verdict
@@ -143,10 +141,13 @@ class Cholesky(Solver):
             path = FoldPath(state.sums.folds, self.pipeline.map, self.pipeline.coding, self.threads)
             ridge = self._walk(path)
             parts = self._out_of_fold(path, state)
-            calibration, metrics = judge(self.pipeline, parts, self.threads, self._weighting) if parts else (None, None)
+            calibration, metrics = self._judged(parts) if parts else (None, None)
             metadata = {"holdout": metrics, "cross_validation": path.summary()}
             del path  # and with it a matrix and a state
             return Verdict(ridge, calibration, total_of(state.sums.folds), metadata)
+
+    def _judged(self, parts: list[Unseen]) -> tuple[Calibration | None, dict[str, Any]]:
+        return judge(self.pipeline, parts, self.threads, self._weighting, self.recipe.threshold)
 
     def _out_of_fold(self, path: FoldPath, state: HoldoutState[FoldsState[GramState]]) -> list[Unseen]:
         """The rows kept of each fold, with weights that have not seen it."""

@@ -273,7 +273,7 @@ class IterativeSolver(Solver):
 
     def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
         assert self.holdout is not None
-        return judge(self.pipeline, [(weights, self.holdout)], self.threads, self.weighting)
+        return judge(self.pipeline, [(weights, self.holdout)], self.threads, self.weighting, self.recipe.threshold)
 
 
 def feature_bytes(recipe: SolverSettings) -> int:

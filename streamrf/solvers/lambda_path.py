@@ -304,13 +304,16 @@ Unseen = tuple[Weights, Block]  # weights, and rows (with coded targets and weig
 
 
 def judge(
-    pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting | None = None
-) -> tuple[Calibration | None, dict[str, Any]]:
-    """Calibration on rows that the weights beside them have not seen, and the metrics there.
+    pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting | None = None,
+    threshold: float | str | None = None, known: Calibration | None = None,
+) -> tuple[Calibration | None, dict[str, Any]]:  # fmt: skip
+    """Calibration on rows that the weights beside them have not seen, or one that is known; and the metrics there.
 
     Weights of classes take part in the calibration only: metrics are those that ``evaluate`` gives of such rows.
     """
-    calibration = calibrate(pipeline, parts, threads, weighting or Weighting()) if pipeline.coding.classes else None
+    calibration = None
+    if pipeline.coding.classes:
+        calibration = calibrate(pipeline, parts, threads, weighting or Weighting(), threshold, known)
     return calibration, metrics(pipeline, parts, calibration, threads)
 
 
@@ -318,8 +321,8 @@ def metrics(
     pipeline: Pipeline, parts: list[Unseen], calibration: Calibration | None, threads: Threads
 ) -> dict[str, Any]:
     """The metrics of weights on rows that they have not seen."""
-    heaviest = max((float(rows.weights.max()) for _, rows in parts if rows.weights is not None), default=0.0)
-    unit = Unit.of(heaviest) if heaviest > 0 else None
+    weights = _joined([rows.weights for _, rows in parts])
+    unit = Unit.of(float(weights.max())) if weights is not None and weights.max() > 0 else None
     scores = [Scores(Predictor(pipeline, weights, calibration), unit) for weights, _ in parts]
     state = scores[0].zero()
     for each, (_, rows) in zip(scores, parts, strict=True):
@@ -327,13 +330,22 @@ def metrics(
     return scores[0].metrics(state)
 
 
-def calibrate(pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting) -> Calibration:
-    parts = [(weights, weighed(pipeline.coding, rows, weighting)) for weights, rows in parts]
-    scores = [Predictor(pipeline, weights, None).scores(rows.X, threads) for weights, rows in parts]
-    codes = [class_codes(rows.targets) for _, rows in parts]
-    known = [rows.weights for _, rows in parts if rows.weights is not None]
-    weights = np.concatenate(known) if len(known) == len(parts) else None
-    return Calibration.fit(np.concatenate(scores), np.concatenate(codes), weights)
+def calibrate(
+    pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting,
+    threshold: float | str | None = None, known: Calibration | None = None,
+) -> Calibration:  # fmt: skip
+    """Rows count for their weights in the threshold, and for those of their classes too in the slopes."""
+    scores = np.concatenate([Predictor(pipeline, weights, None).scores(rows.X, threads) for weights, rows in parts])
+    codes = np.concatenate([class_codes(rows.targets) for _, rows in parts])
+    weights = _joined([weighed(pipeline.coding, rows, weighting).weights for _, rows in parts])
+    calibration = known or Calibration.fit(scores, codes, weights)
+    return calibration.with_threshold(threshold, scores, codes, _joined([rows.weights for _, rows in parts]))
+
+
+def _joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
+    """All of them, or None where any is missing."""
+    known = [each for each in parts if each is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def class_codes(values: np.ndarray) -> np.ndarray:

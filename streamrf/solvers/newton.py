@@ -16,7 +16,7 @@ from streamrf.data.source import Block
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.iterative import IterativeSolver
-from streamrf.solvers.lambda_path import LambdaTrial, metrics, next_ridge
+from streamrf.solvers.lambda_path import LambdaTrial, judge, next_ridge
 from streamrf.statistics.holdout import under
 from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss
 from streamrf.statistics.scores import Calibration, Weights
@@ -354,7 +354,7 @@ class Newton(IterativeSolver):
             return super().judged(weights)
         assert self.holdout is not None
         unseen = [(weights, self.holdout)]
-        return self.calibration, metrics(self.pipeline, unseen, self.calibration, self.threads)
+        return judge(self.pipeline, unseen, self.threads, None, self.recipe.threshold, self.calibration)
 
 
 def plain_calibration(outputs: int) -> Calibration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import ClassVar, Protocol
 
 from streamrf.features.settings import BINNING, FeatureSettings
@@ -11,8 +12,10 @@ from streamrf.support.settings import AUTO, NOT_NEGATIVE, POSITIVE, Range, setti
 
 PRECONDITIONERS = ("sample", "nystrom")
 CLASS_WEIGHTS = ("balanced",)
+AIMS = (AUTO, "f1")  # what a threshold may be chosen for: balanced accuracy, or F1 of the second class
 
 
+PROBABILITY = Range(0, 1, above=True, below=True)
 FOURIER = "fourier"  # every map but random binning
 
 
@@ -68,6 +71,10 @@ class SolverSettings(FeatureSettings):
     class_weight: str | None = setting(
         None, "Let every class count for as much, however few rows it has.", choices=lambda: CLASS_WEIGHTS
     )
+    threshold: float | str | None = setting(
+        None, "Two classes: predict the second where its probability is above this (0.5), or above what hold-out rows"
+        " choose: auto for the best balanced accuracy, f1 for the best F1 of the second class.", metavar="auto|f1|P",
+    )  # fmt: skip
     epochs: int | None = setting(
         None, "`solver='sgd'`: most passes over the rows (10); hold-out rows stop them.", within=Range(1, 10_000),
         group="solver",
@@ -91,10 +98,26 @@ class SolverSettings(FeatureSettings):
         if self.solver not in (AUTO, *able):
             self.refuse("solver", f"must be {' or '.join((AUTO, *able))}: the loss is {self.loss}")
         self._check_descent(able[0] if self.solver == AUTO else self.solver)
+        self._check_threshold()
         if self.cv is not None and self.loss != "squared":
             raise InputError(f"`cv` is for the squared loss: `loss={self.loss!r}` is judged by `holdout` rows")
         if self.cv is not None and self.solver not in (AUTO, "cholesky"):
             raise InputError(f"`cv` goes with `solver='cholesky'`, not with {self.solver}: use `holdout`")
+
+    def _check_threshold(self) -> None:
+        """A number may come as text. One that is chosen needs rows to choose it."""
+        if self.threshold is None:
+            return
+        if self.threshold not in AIMS:
+            try:
+                threshold = float(self.threshold)
+            except (TypeError, ValueError):
+                threshold = nan
+            if threshold not in PROBABILITY:
+                self.refuse("threshold", f"must be {', '.join(AIMS)}, or a probability {PROBABILITY}")
+            object.__setattr__(self, "threshold", threshold)
+        elif self.holdout == 0:
+            self.refuse("threshold", "must be a number where `holdout` is 0: hold-out rows choose it")
 
     def _check_binning(self) -> None:
         if self.cv is not None:

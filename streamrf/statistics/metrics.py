@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from streamrf.support.exact_sum import to_float
 
@@ -157,3 +158,28 @@ def average_precision(negative: np.ndarray, positive: np.ndarray) -> float | Non
     if not found[-1]:
         return None
     return float((positive[::-1] / found[-1] * (found / np.maximum(told, 1))).sum())
+
+
+# -- the threshold of two classes
+
+
+def best_threshold(logits: np.ndarray, codes: np.ndarray, weights: np.ndarray | None, *, f1: bool) -> float:
+    """The probability above which the second class is predicted: best for balanced accuracy, or for its F1.
+
+    It lies halfway between two rows (of log-odds), so it does not hang on a last bit. Of several that are as good, the
+    one nearest to 0.5; and 0.5 where rows of one class are missing.
+    """
+    order = np.argsort(-logits, kind="stable")
+    logits, true = logits[order], codes[order] == 1
+    counts = np.ones(len(codes)) if weights is None else weights[order]
+    hits, misses = np.cumsum(counts * true), np.cumsum(counts * ~true)
+    if not len(codes) or not hits[-1] > 0 or not misses[-1] > 0:
+        return 0.5
+    edges = np.flatnonzero(logits[1:] < logits[:-1])  # the last row of those that are predicted to be of the class
+    if not len(edges):
+        return 0.5
+    told, wrong = hits[edges], misses[edges]
+    gains = 2 * told / (hits[-1] + told + wrong) if f1 else told / hits[-1] - wrong / misses[-1]
+    margins = (logits[edges] + logits[edges + 1]) / 2
+    best = margins[gains >= gains.max() - 1e-12]
+    return float(expit(best[np.abs(best).argmin()]))

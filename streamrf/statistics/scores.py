@@ -6,7 +6,8 @@ histogram of the scores. Its bins keep ranks over the whole line, for log-odds a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from streamrf.statistics.metrics import (
     BINS,
     CONFIDENCE_BINS,
     Unit,
+    best_threshold,
     bins_of,
     class_metrics,
     confidence_bins,
@@ -75,8 +77,8 @@ class Predictor:
         return self._scorer.scores(self.pipeline.scaled(X), threads)
 
     def codes(self, scores: np.ndarray) -> np.ndarray:
-        """Position of the most probable class."""
-        return self._calibrated.logits(scores).argmax(axis=1)
+        """Position of the predicted class: the most probable one, unless there is a threshold."""
+        return self._calibrated.codes(scores)
 
     def labels(self, codes: np.ndarray) -> np.ndarray:
         return np.asarray(self.pipeline.coding.classes)[codes]
@@ -98,10 +100,14 @@ STEEP = 4.0  # logit of a score that is one class's 1 against another's 0
 
 @dataclass(frozen=True)
 class Calibration:
-    """Slopes (outputs, outputs) and shifts (outputs,); two classes have one output, the score of the second."""
+    """Slopes (outputs, outputs) and shifts (outputs,); two classes have one output, the score of the second.
+
+    Of two classes the second is predicted where its probability is above ``threshold``.
+    """
 
     slope: np.ndarray
     shift: np.ndarray
+    threshold: float = 0.5
 
     @classmethod
     def plain(cls, outputs: int) -> Calibration:
@@ -131,9 +137,29 @@ class Calibration:
         best = minimize(loss, first, jac=True, method="L-BFGS-B").x
         return cls(best[:-outputs].reshape(outputs, outputs), best[-outputs:])
 
+    def with_threshold(
+        self, asked: float | str | None, scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
+    ) -> Calibration:
+        """With the threshold that is asked for; these rows choose it, where a name says what for."""
+        if isinstance(asked, str):
+            asked = best_threshold(self.logits(scores)[:, 1], codes, weights, f1=asked == "f1")
+        return self if asked is None else replace(self, threshold=asked)
+
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """(n, classes); the first of two classes stands at zero."""
         return _two_sided(scores @ self.slope + self.shift)
+
+    def codes(self, scores: np.ndarray) -> np.ndarray:
+        """(n,): the position of the class that is predicted."""
+        logits = self.logits(scores)
+        if self.threshold != 0.5:
+            logits[:, 1] -= self.margin
+        return logits.argmax(axis=1)
+
+    @property
+    def margin(self) -> float:
+        """The log-odds of the threshold."""
+        return math.log(self.threshold / (1 - self.threshold))
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
         """(n, classes), rows sum to one."""

@@ -24,6 +24,7 @@ from streamrf.solvers.passes import scan_targets
 from streamrf.solvers.plan import Plan
 from streamrf.statistics.moments import Moments
 from streamrf.statistics.targets import settle_targets
+from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes
@@ -53,6 +54,7 @@ class Preparation:
         source = self.source
         coding = self._coding(classes)
         self.reporter.note(coding.describe())
+        _check_threshold(self.recipe, coding)
         self._make_room_for(coding)
         rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self.recipe)
         sample = draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
@@ -159,3 +161,8 @@ class Preparation:
             self.metadata["learning"] = {**self.metadata.get("learning", {}), "map": told}
             self.reporter.note(f"learned {recipe.map} frequencies: {map_sentence(told)}")
         return map
+
+
+def _check_threshold(recipe: Recipe, coding: TargetCoding) -> None:
+    if recipe.threshold is not None and len(coding.classes) != 2:
+        raise InputError(f"`threshold` is for two classes, and this is {coding.describe()}: leave it out")

@@ -41,6 +41,7 @@ class ExportedModel:
     classes: tuple[Any, ...]
     slope: np.ndarray | None
     shift: np.ndarray | None
+    threshold: float  # of the probability of the second of two classes
 
     @property
     def n_inputs(self) -> int:
@@ -78,6 +79,7 @@ def export_model(model: Model) -> ExportedModel:
         map.precision.scale if kind != BINNING else 1, arrays, weights.astype(np.float64),
         np.asarray(model.weights.intercept, np.float64), tuple(model.coding.classes),
         None if calibration is None else calibration.slope, None if calibration is None else calibration.shift,
+        0.5 if calibration is None else calibration.threshold,
     )  # fmt: skip
 
 

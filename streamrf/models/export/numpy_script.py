@@ -193,8 +193,13 @@ def predict_proba(X):
     return p / p.sum(axis=1, keepdims=True)
 
 
+def decide(p):
+    """Positions of the classes that probabilities p (..., classes) stand for."""
+    return {decide}
+
+
 def predict(X):
-    return CLASSES[predict_proba(X).argmax(axis=1)]
+    return CLASSES[decide(predict_proba(X))]
 '''
 
 MAIN = """
@@ -264,7 +269,9 @@ def script_text(model: ExportedModel, name: str) -> str:
     parts += [CODE] if coded else []
     parts += [_scale(model), _map(model)]
     last = CLASSES if model.classes else NUMBERS
-    parts.append(last.format(rows=rows, raw="code(X)" if coded else "X", outputs=len(model.intercept)))
+    decide = "p.argmax(axis=-1)" if model.threshold == 0.5 else f"(p[..., 1] > {model.threshold!r}).astype(int)"
+    raw = "code(X)" if coded else "X"
+    parts.append(last.format(rows=rows, raw=raw, outputs=len(model.intercept), decide=decide))
     parts.append(_main(model))
     return "".join(parts)
 
@@ -311,7 +318,7 @@ def _main(model: ExportedModel) -> str:
         table = "table = [[float(row[name]) for name in NAMES or row] for row in rows]"
     if model.classes:
         header = '["prediction", *(f"p_{label}" for label in CLASSES)]'
-        lines = "[CLASSES[p.argmax()], *p] for p in predict_proba(table)"
+        lines = "[CLASSES[decide(p)], *p] for p in predict_proba(table)"
     else:
         outputs = len(model.intercept)
         header = repr(["prediction"] if outputs == 1 else [f"prediction_{k}" for k in range(outputs)])

@@ -149,7 +149,10 @@ def _classes(graph: Graph, model: ExportedModel, scores: str) -> None:
     if len(model.classes) == 2:
         logits = graph.op("Concat", graph.op("Mul", logits, [[0.0]]), logits, axis=1)
     labels = np.asarray(model.classes)
-    place = graph.op("ArgMax", logits, axis=1, keepdims=0)
+    decided = logits
+    if model.threshold != 0.5:
+        decided = graph.op("Sub", logits, [[0.0, np.log(model.threshold / (1 - model.threshold))]])
+    place = graph.op("ArgMax", decided, axis=1, keepdims=0)
     kind = str if labels.dtype.kind == "U" else labels.dtype
     graph.output(graph.op("Gather", labels, place), "label", kind, ["n"])
     graph.output(graph.op("Softmax", logits, axis=1), "probabilities", np.float64, ["n", len(labels)])
