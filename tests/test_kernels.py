@@ -15,8 +15,8 @@ from streamrf.features.kernels import (
     Matern,
     kernel_from_spec,
     make_kernel,
-    median_length_scale,
 )
+from streamrf.features.median import median_length_scale
 from streamrf.support.errors import FileFormatError, InputError
 
 NAMES = (*KERNELS, "matern:0.3", "matern:4")
@@ -273,3 +273,16 @@ def test_heuristic_scales_with_the_data_and_ignores_equal_rows(name, rng):
 @pytest.mark.parametrize("X", [np.zeros((50, 3)), np.zeros((1, 3)), np.zeros((0, 3))])
 def test_heuristic_of_rows_without_any_difference_is_one(X, rng):
     assert median_length_scale(X, "gaussian", rng) == 1.0
+
+
+@pytest.mark.parametrize("rows", [40, 3000])
+@pytest.mark.parametrize("name", ["gaussian", "laplacian", "matern32"])
+def test_in_the_median_heuristic_a_weight_is_a_number_of_copies(name, rows):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 3))
+    counts = rng.integers(0, 4, rows)
+    X[counts > 1] /= 10
+    X[counts == 0] *= 1e6
+    weighted = median_length_scale(X, name, np.random.default_rng(0), 0.3 * counts)
+    copies = median_length_scale(np.repeat(X, counts, axis=0), name, np.random.default_rng(0))
+    assert weighted == pytest.approx(copies, rel=1e-8 if rows == 40 else 0.1)

@@ -12,7 +12,7 @@ from streamrf.data.source import Block
 from streamrf.statistics import moments as moments_module
 from streamrf.statistics.moments import Moments
 from streamrf.support.errors import DataError
-from streamrf.support.threads import Threads
+from streamrf.support.threads import ALONE, Threads
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 tables = hnp.arrays(np.float64, st.tuples(st.integers(1, 8), st.just(2)), elements=finite)
@@ -130,3 +130,10 @@ def test_a_block_with_nan_is_refused_and_leaves_the_state_alone(threads):
 def test_moments_of_no_rows_are_refused():
     with pytest.raises(DataError, match="at least 1 row; there are 0"):
         Moments(2).zero().mean  # noqa: B018
+
+
+def test_rows_that_weigh_nothing_are_not_there():
+    X, weights = np.array([[1.0], [5.0], [1e9], [-1e9]]), np.array([1.0, 2.0, 0.0, 0.0])
+    state = Moments(1).zero()
+    Moments(1).update(state, Block(X, None, np.arange(4), weights), ALONE)
+    assert (state.minimum[0], state.maximum[0], state.rows) == (1.0, 5.0, 2)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.screening import draw_sample, random_runs
 from streamrf.support.errors import DataError, StorageError
@@ -58,3 +59,41 @@ def test_a_read_that_fails_for_a_moment_is_tried_again(monkeypatch):
 def test_a_sample_without_usable_rows_says_so():
     with pytest.raises(DataError, match="no usable rows in a sample of 50"):
         draw_sample(ArraySource(np.full((50, 2), np.nan), np.zeros(50)), 100, 0, "drop")
+
+
+def test_a_sorted_table_is_sampled_row_by_row():
+    sample = draw_sample(ArraySource(X, X[:, 0], chunk_rows=100), 1000, 0, "error")
+    assert len(sample) == 1000
+    assert np.diff(np.sort(sample.index)).max() <= 2 * N // 1000  # one row of each of 1,000 equal parts
+
+
+class WholeChunks(ArraySource):
+    """Parts of a chunk cannot be read, as in most files; remembers what was."""
+
+    def read(self, span):
+        self.spans = [*getattr(self, "spans", []), span]
+        return super().read(span)
+
+    def has_partial_reads(self):
+        return False
+
+
+def test_a_table_too_large_to_be_read_whole_is_sampled_in_runs(monkeypatch):
+    monkeypatch.setattr("streamrf.data.screening.SPREAD_BYTES", 1000)
+    source = WholeChunks(X, X[:, 0], chunk_rows=10)
+    sample = draw_sample(source, 1000, 0, "error")
+    assert np.diff(np.sort(sample.index)).max() > 20
+    assert len(sample) == 3 * 256
+    assert sum(map(len, source.spans)) <= 2 * 10 * 256
+
+
+def test_weights_come_with_the_rows_and_rows_without_any_do_not():
+    weights = np.where(X[:, 0] % 10 == 0, 0.5 + X[:, 0], 0.0)
+    sample = draw_sample(open_source((X, X[:, 0]), sample_weight=weights), 500, 0, "error")
+    assert np.array_equal(sample.weights, 0.5 + sample.X[:, 0])
+    assert len(sample) > 400  # more rows are drawn where most weigh nothing
+
+
+def test_a_sample_in_which_nothing_weighs_anything_says_so():
+    with pytest.raises(DataError, match="no usable rows in a sample of 50: every one has NaN or no weight"):
+        draw_sample(open_source((X[:50], X[:50, 0]), sample_weight=np.zeros(50)), 100, 0, "drop")

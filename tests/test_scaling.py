@@ -381,3 +381,33 @@ def test_a_scaling_cannot_be_changed_in_place(X):
     with pytest.raises(AttributeError):
         scaling.kind = "none"
     assert replace(scaling, factor=scaling.factor * 2).factor[0] == 2 * scaling.factor[0]
+
+
+@pytest.mark.parametrize("kind", ["none", "standard", "minmax", "quantile", "log", "pca"])
+def test_a_weight_is_a_number_of_copies(kind):
+    rng = np.random.default_rng(0)
+    rows = np.c_[rng.normal(3, 2, 150), np.exp(3 * rng.normal(size=150)), rng.integers(0, 2, 150), np.full(150, 0.1)]
+    counts = rng.integers(0, 4, 150)
+    rows[counts == 0] *= 1e6
+    weighted, copies = fit_scaling(kind, rows, 0.3 * counts), fit_scaling(kind, np.repeat(rows, counts, axis=0))
+    some = rows[counts > 0]
+    assert np.allclose(weighted.transform(some, np.float64), copies.transform(some, np.float64), rtol=1e-9, atol=1e-9)
+    assert np.array_equal(heavy_tailed(rows[counts > 0], counts[counts > 0]), heavy_tailed(np.repeat(rows, counts, 0)))
+
+
+def test_many_different_values_have_knots_at_equal_steps_of_weight():
+    values = np.random.default_rng(0).normal(size=(5000, 1))
+    heavy = np.where(values[:, 0] > 1, 50.0, 1.0)
+    out = fit_scaling("quantile", values, heavy).transform(values, np.float64)[:, 0]
+    share = np.average(out < 0, weights=heavy)
+    assert share == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e300])
+def test_weighted_moments_neither_overflow_nor_find_spread_in_a_constant(size):
+    rows = size * np.array([[1.0, 0.1], [3.0, 0.1], [-7.0, 0.1]])
+    scaling = fit_scaling("standard", rows, np.array([0.1, 0.7, 0.2]))
+    out = scaling.transform(rows, np.float64)
+    assert np.average(out[:, 0], weights=[0.1, 0.7, 0.2]) == pytest.approx(0.0, abs=1e-12)
+    assert np.average(out[:, 0] ** 2, weights=[0.1, 0.7, 0.2]) == pytest.approx(1.0)
+    assert not out[:, 1].any()

@@ -131,47 +131,68 @@ def _without_inputs(block: Block) -> Block:
     return Block(np.empty((len(block), 0), block.X.dtype), y, block.index.copy(), weights)
 
 
-PLACES = 64  # runs of rows: enough to see past an ordering of the table, few enough to read
+SPREAD_BYTES = 2**30  # of a table up to which single rows are drawn: it is read whole, once more
+PLACES = 256  # runs of neighbours that are drawn of a larger table: so many chunks are read, at most twice as many
 
 
 def draw_sample(source: Source, rows: int, seed: int, nan: str) -> Block:
-    """About ``rows`` rows in random order, screened."""
+    """About ``rows`` rows in random order, screened, with their weights. Rows that weigh nothing are not among them:
+    where there are many such, more rows are drawn."""
     rng = np.random.default_rng([seed, 0x5A4D])
-    runs = random_runs(source.n_rows, rows, rng)
-    parts = [screen(part, nan, source)[0] for part in _read(source, runs)]
-    block = Block(
-        np.concatenate([part.X for part in parts]),
-        None if parts[0].y is None else np.concatenate([part.y for part in parts]),
-        np.concatenate([part.index for part in parts]),
-    )
+    block, drawn = _drawn(source, rows, rng, nan)
+    if len(block) < rows / 2 and drawn < source.n_rows and source.has_weights:
+        more = source.n_rows if not len(block) else min(source.n_rows, drawn * rows // len(block))
+        block, drawn = _drawn(source, more, rng, nan)
     if not len(block):
-        raise DataError(f"no usable rows in a sample of {format_count(sum(map(len, runs)))}: every one has NaN")
+        what = "NaN or no weight" if source.has_weights else "NaN"
+        raise DataError(f"no usable rows in a sample of {format_count(drawn)}: every one has {what}")
     return block.take(rng.permutation(len(block)))
 
 
-def random_runs(n_rows: int, rows: int, rng: np.random.Generator) -> list[Span]:
+def _drawn(source: Source, rows: int, rng: np.random.Generator, nan: str) -> tuple[Block, int]:
+    """Usable rows of those that were drawn, and how many were drawn."""
+    small = source.block_bytes(Span(0, source.n_rows)) <= SPREAD_BYTES
+    runs = random_runs(source.n_rows, rows, rng, rows if small else PLACES)
+    parts = [_weighing(screen(part, nan, source)[0]) for part in _read(source, runs)]
+
+    def together(arrays: list[np.ndarray | None]) -> np.ndarray | None:
+        return None if arrays[0] is None else np.concatenate(arrays)  # type: ignore[arg-type]
+
+    X, y, index, weights = (together([getattr(part, name) for part in parts]) for name in _ARRAYS)
+    assert X is not None
+    assert index is not None
+    return Block(X, y, index, weights), sum(map(len, runs))
+
+
+_ARRAYS = ("X", "y", "index", "weights")
+
+
+def _weighing(block: Block) -> Block:
+    return block if block.weights is None or (block.weights > 0).all() else block.take(block.weights > 0)
+
+
+def random_runs(n_rows: int, rows: int, rng: np.random.Generator, places: int = PLACES) -> list[Span]:
     """All rows where they are few; else one run in each of equal parts of the table, at a random place of it."""
     if n_rows <= rows:
         return [Span(0, n_rows)]
-    places = min(PLACES, rows)
+    places = min(places, rows)
     edges = np.linspace(0, n_rows, places + 1).astype(np.int64)
     length = rows // places
     starts = edges[:-1] + (rng.random(places) * (np.diff(edges) - length + 1)).astype(np.int64)
-    return [Span(int(start), int(start) + length) for start in starts]
+    return [Span(start, start + length) for start in starts.tolist()]
 
 
 def _read(source: Source, runs: list[Span]) -> Iterator[Block]:
-    """The rows of the runs in order; each chunk is read at most once."""
-    first = 0
+    """The rows of the runs in order, chunk by chunk; each chunk is read at most once."""
+    starts, stops = (np.array(ends, np.int64) for ends in zip(*runs, strict=True))
     for chunk in source.chunks():
-        while first < len(runs) and runs[first].stop <= chunk.start:
-            first += 1
-        inside = [_common(chunk, run) for run in runs[first:] if run.start < chunk.stop]
+        first, last = np.searchsorted(stops, chunk.start, "right"), np.searchsorted(starts, chunk.stop, "left")
+        inside = [_common(chunk, run) for run in runs[first:last]]
         if inside:
             span = Span(inside[0].start, inside[-1].stop) if source.has_partial_reads() else chunk
-            block = persistently(source.read, span)
             # Positions and not slices: a view of a few rows would keep the whole chunk in memory.
-            yield from (block.take(np.arange(run.start - span.start, run.stop - span.start)) for run in inside)
+            positions = np.concatenate([np.arange(run.start, run.stop) for run in inside])
+            yield persistently(source.read, span).take(positions - span.start)
 
 
 def _common(chunk: Span, run: Span) -> Span:

@@ -114,7 +114,7 @@ def _less(statistics: Statistics, rows: Block, threads: Threads) -> GramState:
     prepared = statistics.prepared
     gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, threads.count)
     leaving = gram.zero()
-    gram.update(leaving, rows, threads)
+    gram.update(leaving, replace(rows, weights=None), threads)
     rest = statistics.state.copy()
     rest -= leaving
     check_possible(prepared, rest, "the sample")

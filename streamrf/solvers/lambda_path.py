@@ -387,9 +387,18 @@ class RidgeTrial:
 
     def fit(self, rows: Block, ridges: Iterable[float]) -> list[Weights]:
         """Weights at each lambda, from one sum over these rows."""
-        gram = Gram.on_this_machine(self.scaling, self.map, self.coding, self.threads.count)
+        return self.path(self.sums(rows), ridges)
+
+    def sums(self, rows: Block) -> GramState:
+        """Exact, or in float64 where rows have weights."""
+        weighted = rows.weights is not None
+        gram = Gram.on_this_machine(self.scaling, self.map, self.coding, self.threads.count, floats=weighted)
         state = gram.zero()
         gram.update(state, rows, self.threads)
+        return state
+
+    def path(self, state: GramState, ridges: Iterable[float]) -> list[Weights]:
+        """Weights at each lambda."""
         return RidgeSolver(NormalEquations.from_state(state, self.map, self.coding), self.threads).path(ridges)
 
     def scores(self, path: list[Weights], rows: Block) -> np.ndarray:

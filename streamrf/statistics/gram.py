@@ -61,20 +61,23 @@ class Gram(Statistic[GramState]):
     map: FeatureMap
     coding: TargetCoding
     product: Product
-    class_weights: np.ndarray | None = None  # (classes,); weights, of classes or of rows, go with float features alone
+    class_weights: np.ndarray | None = None  # (classes,); weights, of classes or of rows, go with float sums alone
+    floats: bool = False  # sums in float64 even of whole features: for small fits to rows with weights
     _buffer: threading.local = field(default_factory=threading.local, repr=False)
 
     @classmethod
     def on_this_machine(
         cls, scaling: Scaling, map: FeatureMap, coding: TargetCoding, threads: int,
-        class_weights: np.ndarray | None = None,
+        class_weights: np.ndarray | None = None, *, floats: bool = False,
     ) -> Gram:  # fmt: skip
         """With the product that is fastest here."""
-        return cls(scaling, map, coding, choose_product(map.precision.key, threads), class_weights)
+        product = choose_product("float64" if floats else map.precision.key, threads)
+        return cls(scaling, map, coding, product, class_weights, floats)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the product is chosen again: what is right and fast depends on the CPU."""
-        return Gram, (self.scaling, self.map, self.coding, DeferredProduct(self.map.precision.key), self.class_weights)
+        product = DeferredProduct("float64" if self.floats else self.map.precision.key)
+        return Gram, (self.scaling, self.map, self.coding, product, self.class_weights, self.floats)
 
     @cached_property
     def layout(self) -> Layout:
@@ -82,7 +85,7 @@ class Gram(Statistic[GramState]):
 
     def zero(self) -> GramState:
         layout = self.layout
-        return GramState(layout, np.zeros(layout.length, self.map.precision.totals))
+        return GramState(layout, np.zeros(layout.length, np.float64 if self.floats else self.map.precision.totals))
 
     def nbytes(self) -> int:
         return self.layout.length * self.map.precision.totals.itemsize
@@ -103,7 +106,7 @@ class Gram(Statistic[GramState]):
         rows = len(block) - (0 if skip is None else int(skip.sum()))
         if state.rows + rows > MAX_ROWS:
             raise NumericalError(f"{state.rows + rows:,} rows: exact sums hold up to {MAX_ROWS:,} rows")
-        if self.is_small and threads.count > 1:
+        if self.is_small and threads.count > 1 and not self.floats:
             self._each_thread_its_rows(state, block, threads, skip)
         else:
             self._add(state.totals, block, threads, skip)
@@ -162,7 +165,7 @@ class Gram(Statistic[GramState]):
 
     def _weigh(self, out: np.ndarray, weights: np.ndarray) -> None:
         """Rows times the roots of their weights: then every product of two columns is weighted."""
-        if self.map.precision.exact:
+        if self.map.precision.exact and not self.floats:
             raise InputError(
                 f"weights of rows cannot enter exact sums of {self.map.precision.name}-bit features: use"
                 " `solver='cg'`, or `bits='float32'`"

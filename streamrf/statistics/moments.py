@@ -122,6 +122,8 @@ class Moments(Statistic[MomentsState]):
         return MomentsState(exact, np.full(d, np.inf), np.full(d, -np.inf), np.ones(d, dtype=bool))
 
     def update(self, state: MomentsState, block: Block, threads: Threads) -> None:
+        if block.weights is not None:  # rows that weigh nothing are not there
+            block = block.take(block.weights > 0)
         pieces = [piece for piece in np.array_split(block.X, self._tasks(len(block), threads)) if len(piece)]
         partials = [self.zero() for _ in pieces]
         threads.each(lambda k: _add_rows(partials[k], pieces[k]), range(len(pieces)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamrf.data.screening import draw_sample
@@ -23,7 +23,7 @@ from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.passes import scan_targets
 from streamrf.solvers.plan import Plan
 from streamrf.statistics.moments import Moments
-from streamrf.statistics.targets import settle_targets
+from streamrf.statistics.targets import Weighting, row_weights, settle_targets
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
@@ -48,6 +48,7 @@ class Preparation:
     reporter: Reporter
     threads: Threads
     metadata: dict[str, Any] = field(default_factory=dict)
+    weighting: Weighting = field(default_factory=Weighting)  # once targets are scanned
 
     def run(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """``classes`` are all there will ever be, as people write them: other data may have more than this source."""
@@ -57,7 +58,7 @@ class Preparation:
         _check_threshold(self.recipe, coding)
         self._make_room_for(coding)
         rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self.recipe)
-        sample = draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
+        sample = self._weighed(draw_sample(source, rows, self.recipe.seed, self.recipe.nan), coding)
         choice = self._choose(sample, coding)
         self._replan(choice.recipe, coding)
         self.metadata = choice.metadata()
@@ -74,7 +75,15 @@ class Preparation:
         kind = self.source.y_dtype.kind
         if classes is not None:
             scan.declare(classes, kind)
-        return settle_targets(scan, self.recipe.task, kind, self.recipe.nan)
+        coding, weighted = settle_targets(scan, self.recipe.task, kind, self.recipe.nan), self.source.has_weights
+        self.weighting = Weighting.of(scan, coding, self.recipe.class_weight, weighted=weighted)
+        return coding
+
+    def _weighed(self, sample: Block, coding: TargetCoding) -> Block:
+        """With all that rows count for: their own weights times those of their classes; none where all are equal."""
+        weights = row_weights(sample, coding, self.weighting.class_weights)
+        differ = weights is not None and bool((weights != weights[0]).any())
+        return replace(sample, weights=weights if differ else None)
 
     def _make_room_for(self, coding: TargetCoding) -> None:
         """Plan again now that the classes are counted: many of them make wide targets and wide scores."""
@@ -107,7 +116,7 @@ class Preparation:
 
     def _choose_fourier(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Choice:
         searched = recipe.pilot != NONE
-        recipe = recipe if searched else defaults(recipe, sample.X)
+        recipe = recipe if searched else defaults(recipe, sample.X, sample.weights)
         if not searched and recipe.metric == NONE:
             return Choice(recipe)
         run = PilotRun(sample, coding, recipe, self.threads, reporter=self.reporter, rows=self.source.n_rows)
@@ -135,13 +144,13 @@ class Preparation:
 
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
         if recipe.scaling != "minmax":
-            return fit_scaling(recipe.scaling, sample.X)
+            return fit_scaling(recipe.scaling, sample.X, sample.weights)
         sizes = {"span_rows": self.plan.span_rows, "span_bytes": self.plan.span_bytes}
         job = Pass.start(Moments(self.source.n_features), self.source, nan=recipe.nan, **sizes)
         self.reporter.started("scaling", self.source.n_rows, 0)
         moments = self.engine.run(job, showing(self.reporter))
         self.reporter.finished()
-        return fit_scaling("minmax", sample.X, moments=moments)
+        return fit_scaling("minmax", sample.X, sample.weights, moments=moments)
 
     def _map(self, choice: Choice, scaling: Scaling, sample: Block, coding: TargetCoding) -> FeatureMap:
         recipe = choice.recipe

@@ -20,7 +20,8 @@ import numpy as np
 from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
 from streamrf.features.fourier import check, kind_of
-from streamrf.features.kernels import make_kernel, median_length_scale
+from streamrf.features.kernels import make_kernel
+from streamrf.features.median import median_length_scale
 from streamrf.features.pipeline import build_map, default_kind
 from streamrf.features.precision import PRECISIONS, make_precision
 from streamrf.features.scaling import Scaling
@@ -50,6 +51,7 @@ TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a
 VALIDATION = 0.25
 MAP_COST, FACTOR_COST = 4.0, 2.0  # of a product in a projection or a factorisation, next to one in a Gram matrix
 FINALISTS = 3
+MEDIAN_ROWS = 2000  # of the sample, for the median heuristic
 # What trials are made with. Classes are noisy targets: eight bits hold what can be learnt of them, and a penalty below
 # LEAST_RIDGE would only pick wide kernels that lean on digits far behind the point, and lose at the D of the real run.
 SEARCH_BITS = {REGRESSION: "12", CLASSIFICATION: "8"}
@@ -165,17 +167,17 @@ class PilotRun:
         """Standardising, and what differs from it on this sample."""
         some = self.sample.X[:1000]
         plain = self.scaling("standard").transform(some)
-        candidates = ["quantile", "log"] if heavy_tailed(self.sample.X).any() else ["quantile"]
+        candidates = ["quantile", "log"] if heavy_tailed(self.sample.X, self.sample.weights).any() else ["quantile"]
         return ["standard", *(k for k in candidates if not np.array_equal(self.scaling(k).transform(some), plain))]
 
     @cache  # noqa: B019 (a run lives as long as its pilot)
     def scaling(self, kind: str) -> Scaling:
-        return fit_scaling(kind, self.sample.X)
+        return fit_scaling(kind, self.sample.X, self.sample.weights)
 
     @cache  # noqa: B019
     def median(self, scaling: str, kernel: str) -> float:
-        rng = np.random.default_rng(self.recipe.seed)
-        return median_length_scale(self.scaling(scaling).transform(self.sample.X[:2000]), kernel, rng)
+        rng, some = np.random.default_rng(self.recipe.seed), self.sample.take(slice(0, MEDIAN_ROWS))
+        return median_length_scale(self.scaling(scaling).transform(some.X), kernel, rng, some.weights)
 
     @cache  # noqa: B019
     def target_variance(self) -> np.ndarray:
@@ -317,7 +319,7 @@ class PilotRun:
         return {"ridge": path[best].ridge, "error": float(errors[best]), "misses": wrong}
 
 
-def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:
+def defaults(recipe: Recipe, sample: np.ndarray, weights: np.ndarray | None = None) -> Recipe:
     """The documented defaults of ``pilot='none'``; the width is the median heuristic."""
     settled: dict[str, Any] = {}
     for name, value in DEFAULTS.items():
@@ -325,9 +327,9 @@ def defaults(recipe: Recipe, sample: np.ndarray) -> Recipe:
             settled[name] = value
     recipe = replace(recipe, **settled, form=recipe.settled_form)
     if recipe.length_scale is None:
-        scaled = fit_scaling(recipe.scaling, sample).transform(sample[:2000])
-        rng = np.random.default_rng(recipe.seed)
-        recipe = replace(recipe, length_scale=median_length_scale(scaled, recipe.kernel, rng))
+        scaled = fit_scaling(recipe.scaling, sample, weights).transform(sample[:MEDIAN_ROWS])
+        rng, some = np.random.default_rng(recipe.seed), None if weights is None else weights[:MEDIAN_ROWS]
+        recipe = replace(recipe, length_scale=median_length_scale(scaled, recipe.kernel, rng, some))
     kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
     return replace(recipe, map=default_kind(kernel, sample.shape[1])) if recipe.map == AUTO else recipe
 
