@@ -273,7 +273,7 @@ def test_a_settled_recipe_learns_the_same_metric_again(threads):
 
 def test_gradients_are_those_of_the_predictor_that_was_measured(threads):
     """The pilot's own weights and features, beside finite differences of its scores."""
-    from streamrf.solvers.lambda_path import RidgeTrial
+    from streamrf.solvers.ridge import RidgeTrial
     from streamrf.training.pilot.choice import Trial
     from streamrf.training.pilot.metric import TrialFits
 

@@ -31,7 +31,8 @@ from streamrf.reports.bounds import (
     relative_gap,
     shared_grids,
 )
-from streamrf.solvers.lambda_path import RidgeTrial, wrong_classes
+from streamrf.solvers.lambda_path import wrong_classes
+from streamrf.solvers.ridge import RidgeTrial
 from streamrf.statistics.targets import TargetScan, settle_targets
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, InputError, NumericalError

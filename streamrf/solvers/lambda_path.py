@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,10 +23,9 @@ from numba import njit
 from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap, Scorer
 from streamrf.features.pipeline import Pipeline
-from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
-from streamrf.statistics.gram import Gram, GramState
+from streamrf.statistics.gram import GramState
 from streamrf.statistics.metrics import Unit
 from streamrf.statistics.scores import Calibration, Predictor, Scores, Weights
 from streamrf.statistics.targets import Weighting, row_weights
@@ -374,36 +373,3 @@ def wrong_classes(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     if scores.shape[1] == 1:
         return ((scores > 0) != (truth > 0))[:, 0]
     return scores.argmax(axis=1) != truth.argmax(axis=1)
-
-
-@dataclass(frozen=True)
-class RidgeTrial:
-    """A small fit on rows in memory, for whoever tries settings: the same sums, solver and scores as a training run."""
-
-    scaling: Scaling
-    map: FeatureMap
-    coding: TargetCoding
-    threads: Threads
-
-    def fit(self, rows: Block, ridges: Iterable[float]) -> list[Weights]:
-        """Weights at each lambda, from one sum over these rows."""
-        return self.path(self.sums(rows), ridges)
-
-    def sums(self, rows: Block) -> GramState:
-        """Exact, or in float64 where rows have weights."""
-        weighted = rows.weights is not None
-        gram = Gram.on_this_machine(self.scaling, self.map, self.coding, self.threads.count, floats=weighted)
-        state = gram.zero()
-        gram.update(state, rows, self.threads)
-        return state
-
-    def path(self, state: GramState, ridges: Iterable[float]) -> list[Weights]:
-        """Weights at each lambda."""
-        return RidgeSolver(NormalEquations.from_state(state, self.map, self.coding), self.threads).path(ridges)
-
-    def scores(self, path: list[Weights], rows: Block) -> np.ndarray:
-        """(rows, lambdas, outputs): the weights of the whole path are columns of one score."""
-        coefficients = np.concatenate([weights.coefficients for weights in path], axis=1)
-        intercept = np.concatenate([weights.intercept for weights in path])
-        X = self.scaling.transform(rows.X, self.map.precision.inputs)
-        return Scorer(self.map, coefficients, intercept).scores(X, self.threads).reshape(len(X), len(path), -1)

@@ -28,7 +28,8 @@ from streamrf.features.scaling import Scaling
 from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, NONE, Recipe
-from streamrf.solvers.lambda_path import RidgeTrial, wrong_classes
+from streamrf.solvers.lambda_path import wrong_classes
+from streamrf.solvers.ridge import RidgeTrial
 from streamrf.statistics.scores import Weights
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
