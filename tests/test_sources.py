@@ -22,8 +22,8 @@ from sources_conformance import NAMES, ROWS, SourceConformance, make_X, make_y, 
 from streamrf.data import locations as locations_module
 from streamrf.data.locations import is_pattern
 from streamrf.data.open import open_source
+from streamrf.data.parts import data_files
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.readers.parquet import data_files
 from streamrf.data.source import Source, Span, work_spans
 from streamrf.support.errors import DataError, InputError, MissingDependencyError, StorageError
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from streamrf.data.columns import JSON
 from streamrf.data.readers.base import BatchReader, Progress
 from streamrf.data.source import Matrix, Rows
+from streamrf.data.writers.zarr import checked_compressors
 from streamrf.support.errors import DataError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def _array(group: zarr.Group, name: str, shape: tuple[int, ...], rows: int, dtyp
         shape=shape,
         chunks=(min(rows, shape[0]), *shape[1:]),
         dtype=dtype,
+        compressors=checked_compressors(),
         config={"write_empty_chunks": True},  # a chunk of zeros must not look like a lost one
     )
 
@@ -129,7 +131,7 @@ def _tables(matrix: Matrix, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
 def _write(place: Path, schema: pa.Schema, tables: Iterator[pa.Table], rows: int, progress: Progress) -> int:
     held: list[pa.Table] = []
     done = count = 0
-    with pq.ParquetWriter(place, schema) as writer:
+    with pq.ParquetWriter(place, schema, write_page_checksum=True) as writer:
         for table in tables:
             held.append(table.cast(schema))
             count += len(table)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -28,7 +27,8 @@ import pyarrow.parquet as pq
 from streamrf.data.columns import Choice
 from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts
 from streamrf.data.columns.learning import choose_columns
-from streamrf.data.locations import filesystem, is_pattern, is_url, matches, reading, without_query
+from streamrf.data.locations import filesystem, is_url, reading
+from streamrf.data.parts import ENDINGS, data_files
 from streamrf.data.readers.arrays import as_targets, rows_of
 from streamrf.data.readers.base import BatchReader, Progress, RowReader, row_numbers, silent
 from streamrf.data.source import Block, Source, Span, Spec
@@ -36,15 +36,15 @@ from streamrf.data.stored import base_name, file_marks
 from streamrf.support.errors import DataError
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
+    pass
 
-ENDINGS = (".parquet", ".parq", ".pq")
 TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
 PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary
 BUFFER_BYTES = 1 << 17
 FOOTER_READERS = 8
+CHECKED = {"page_checksum_verification": True}  # where a file has checksums
 ORIGIN = b"streamrf.origin"  # in a footer: the file of text that was converted
 
 
@@ -250,9 +250,9 @@ class ParquetFiles:
         """A reader of its own for each use: they are not safe to share between threads."""
         if self._is_remote:  # a row group's columns in few requests
             fs, name = filesystem(path)
-            file = pq.ParquetFile(fs.open(name, "rb", cache_type="none"), metadata=footer, pre_buffer=True)
+            file = pq.ParquetFile(fs.open(name, "rb", cache_type="none"), metadata=footer, pre_buffer=True, **CHECKED)
         else:  # page by page
-            file = pq.ParquetFile(path, metadata=footer, pre_buffer=False, buffer_size=BUFFER_BYTES)
+            file = pq.ParquetFile(path, metadata=footer, pre_buffer=False, buffer_size=BUFFER_BYTES, **CHECKED)
         try:
             yield file
         finally:
@@ -350,33 +350,6 @@ def _page_bytes(column: pq.ColumnChunkMetaData) -> int:
 def _may_hold_nulls(column: pq.ColumnChunkMetaData) -> bool:
     statistics = column.statistics
     return statistics is None or not statistics.has_null_count or statistics.null_count > 0
-
-
-def data_files(location: str) -> list[str]:
-    """The parquet files of a pattern or directly in a directory, by name; of a file, itself."""
-    if is_pattern(location):
-        return matches(location) or [location]  # a remote name may look like a pattern
-    if not is_url(location):
-        if not os.path.isdir(location):
-            return [location]
-        names = sorted(name for name in os.listdir(location) if _is_data_file(name))
-        return [os.path.join(location, name) for name in names] or [location]
-    fs, path = filesystem(location)
-    if without_query(location).endswith(ENDINGS) and not _is_remote_folder(fs, path, location):
-        return [location]
-    with reading(location):
-        found = sorted(name for name in fs.ls(path, detail=False) if _is_data_file(name.rstrip("/").rpartition("/")[2]))
-    return [fs.unstrip_protocol(name) for name in found] or [location]
-
-
-def _is_remote_folder(fs: AbstractFileSystem, path: str, location: str) -> bool:
-    with reading(location):
-        return fs.isdir(path)
-
-
-def _is_data_file(name: str) -> bool:
-    """Writers leave files such as _metadata and ._SUCCESS.crc beside the data."""
-    return name.endswith(ENDINGS) and not name.startswith(("_", "."))
 
 
 def widened(dtype: np.dtype, has_nulls: bool) -> np.dtype:

@@ -1,14 +1,14 @@
 """Predictions as parquet: one file, a folder of parts on a shared disk, or a folder of parts in an object store.
 
 An object store has no rename. Parts stand there under their names from the start, and ``_SUCCESS`` says that all are
-there. Parts of an earlier output stay until then; parts of a run that fails are deleted.
+there and names them (``data.parts``). The ``_SUCCESS`` of an earlier output goes before the first new part, so that no
+reader takes the parts of both for one table; its parts go last. A run that fails deletes its parts and puts it back.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from streamrf.data.parts import DONE, PART, marker
 from streamrf.data.source import Span
 from streamrf.data.writers.base import (
     REMOTE,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 GROUP_ROWS = 1 << 17
 UNFINISHED = ".tmp"
-DONE = "_SUCCESS"
-_REMOTE_PART = re.compile(r"part-\d+-[0-9a-f]{8}\.parquet")
 
 
 def arrow_schema(columns: dict[str, np.dtype]) -> pa.Schema:
@@ -64,7 +63,7 @@ class ParquetRows(Writer):
         import pyarrow.parquet as pq
 
         self._schema, self._buffer = arrow_schema(columns), RowBuffer(GROUP_ROWS)
-        self._writer = pq.ParquetWriter(target, self._schema)
+        self._writer = pq.ParquetWriter(target, self._schema, write_page_checksum=True)
 
     def write(self, first_row: int, block: Columns) -> None:
         self._store(self._buffer.add(first_row, block))
@@ -163,13 +162,17 @@ class RemoteParquet(TableWriter):
         self._storage = open_storage(url)
         super().__init__(self._storage.place, n_rows, columns, overwrite=overwrite)
         self.place, self._earlier, self._whole = url, self._storage.names(), False
-        strangers = [name for name in self._earlier if name != DONE and not _REMOTE_PART.fullmatch(name)]
+        self._earlier_marker: bytes | None = None
+        strangers = [name for name in self._earlier if name != DONE and not PART.fullmatch(name)]
         if strangers:
             raise ExistsError(f"{self.path} holds {strangers[0]}, which is no output of ours: name another place")
         if self._earlier and not overwrite:
             raise ExistsError(f"{self.path} is there already: name another place, or replace it with `overwrite=True`")
 
     def begin(self) -> _Parts:
+        if DONE in self._earlier:
+            self._earlier_marker = self._storage.read_small(DONE)
+            self._storage.delete(DONE)
         return _Parts(self)
 
     @classmethod
@@ -181,11 +184,17 @@ class RemoteParquet(TableWriter):
         super().commit()
         self._whole = True
         self._delete(self._earlier)
-        self._storage.write_small(DONE, b"")
+        self._storage.write_small(DONE, marker(self._own_parts()))
 
     def abort(self) -> None:
-        if not self._whole:  # else the parts stay: the earlier output may be gone already
-            self._delete([name for name in self._storage.names() if self._run in name])
+        if self._whole:  # the parts stay: the earlier output may be gone already
+            return
+        self._delete(self._own_parts())
+        if self._earlier_marker is not None:
+            self._storage.write_small(DONE, self._earlier_marker)
+
+    def _own_parts(self) -> list[str]:
+        return [name for name in self._storage.names() if self._run in name]
 
     def _delete(self, names: list[str]) -> None:
         for name in names:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from streamrf.data.source import Span
 from streamrf.data.writers.base import LOCAL, SHARED, Columns, PartSpec, RowBuffer, Writer, check_there
 from streamrf.data.writers.files import FileWriter
+
+if TYPE_CHECKING:
+    from zarr.abc.codec import BytesBytesCodec
 
 CHUNK_ROWS = 1 << 16
 
@@ -36,6 +40,13 @@ class ZarrRows(Writer):
                 array[run.start : run.stop] = values[name]
 
 
+def checked_compressors() -> list[BytesBytesCodec]:
+    """Compressed, then with a checksum: a flipped byte is an error on reading, not another number."""
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    return [ZstdCodec(), Crc32cCodec()]
+
+
 class ZarrWriter(FileWriter):
     endings = (".zarr",)
     modes = (LOCAL, SHARED)
@@ -51,6 +62,7 @@ class ZarrWriter(FileWriter):
                 name,
                 shape=(self.n_rows,),
                 chunks=(max(1, min(CHUNK_ROWS, self.n_rows)),),
+                compressors=checked_compressors(),
                 dtype=str if dtype.kind == "U" else dtype,  # fixed-width strings have no settled form in format 3
             )
         rows = ZarrRows(self.place)

@@ -23,7 +23,7 @@ from streamrf.support.storage.files import (
     sync_directory,
     write_durably,
 )
-from streamrf.support.storage.tensors import Readable, Writer
+from streamrf.support.storage.tensors import HashingReader, Readable, Writer
 
 _BUCKET_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
 
@@ -44,6 +44,11 @@ class Storage(ABC):
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[Readable]:
         """A stream to read from."""
+
+    def read_small(self, name: str) -> bytes:
+        """All bytes of an object that fits in memory many times."""
+        with self.open(name) as stream:
+            return HashingReader(stream, f"{self.place}/{name}").take(self.size(name) or 0)
 
     @abstractmethod
     def write_large(self, name: str, writer: Writer, n_bytes: int) -> None:
