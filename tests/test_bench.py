@@ -9,6 +9,7 @@ import sys
 from functools import cache
 
 import commands
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from cluster_tools import quick_to_start
@@ -16,7 +17,7 @@ from commands import PROJECT
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from benchlib import binning, contest, growth, ours, page
+from benchlib import binning, contest, growth, honest, ours, page
 from benchlib.li import TABLE_3
 from benchlib.peers import __main__ as peers
 from benchlib.places import PAGE, RESULTS
@@ -177,6 +178,46 @@ def test_learned_features(toys):
 
 
 @pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
+def test_reported_figures_are_compared_with_fresh_rows(toys):
+    cells = cells_of(toys, "honest")
+    assert len(cells) == honest.TOYS["problems"]
+    for cell in cells.values():
+        assert cell["inside"] == (cell["low"] <= cell["fresh"] <= cell["high"])
+        assert cell["figure"] == ("error" if cell["classes"] else "rmse")
+    assert set(cells_of(toys, "honest-tables")) == {"r-toy", "c-toy"}
+
+
+def test_problems_are_of_every_kind():
+    drawn = [honest.Problem.draw(number, 100, honest.MANY) for number in range(100)]
+    assert drawn[3] == honest.Problem.draw(3, 100, honest.MANY)
+    assert {problem.map for problem in drawn} == set(honest.MAPS)
+    rows = sorted(problem.rows for problem in drawn)
+    assert honest.FEW <= rows[0] < 300
+    assert 40_000 < rows[-1] <= honest.MANY
+    assert 1000 < rows[50] < 10_000
+    assert sum(problem.weighted for problem in drawn) > 20
+    assert {0, 2} < {problem.classes for problem in drawn}
+    assert max(problem.classes for problem in drawn) > 30
+    X, y, weights = drawn[5].sample(500, fresh=True)
+    assert all(np.array_equal(a, b) for a, b in zip((X, y), drawn[5].sample(500, fresh=True), strict=False))
+    assert not np.array_equal(X, drawn[5].sample(500, fresh=False)[0])
+    assert (weights is None) == (not drawn[5].weighted)
+
+
+def test_honest_figures_are_counted():
+    def cell(reported, fresh, low, high):
+        return {"reported": reported, "fresh": fresh, "low": low, "high": high, "inside": low <= fresh <= high}
+
+    cells = {str(i): cell(1.0, 1.05, 0.9, 1.1) for i in range(9)} | {"9": cell(1.0, 2.0, 0.9, 1.1)}
+    assert honest.lines(cells) == [
+        "yes  fresh rows within the reported 95 % interval in 9 of 10 problems (wanted: 90%)",
+        "reported better than fresh rows in 10 of 10, median of reported / fresh 0.952",
+    ]
+    assert honest.lines({**cells, "8": cells["9"]})[0].startswith("NO ")
+    assert honest.lines({"0": {"ok": False, "why": "no"}}) == []
+    assert honest.compared(None, {"error": 0.1})["ok"] is False
+
+
 def test_solvers(toys):
     cells = cells_of(toys, "solvers")
     keys = {

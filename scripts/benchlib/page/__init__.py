@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchlib.page import compared, grown, papers, scaled
+from benchlib.page import compared, grown, honesty, papers, scaled
 from benchlib.page.words import machine_lines
 from benchlib.places import PAGE, PICTURES, RESULTS, SCALING
 from benchlib.results import read
@@ -19,6 +19,8 @@ SECTIONS = {  # heading of each, the result it is made of, and what makes its li
     "Error against time": ("curve", compared.curve),
     "Limits of the machine": ("limits", grown.limits),
     "Growth": ("growth", grown.growth),
+    "Reported and fresh": ("honest", honesty.problems),
+    "Reported and test": ("honest-tables", honesty.tables),
 }
 HEAD = """# Benchmarks
 
