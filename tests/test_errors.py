@@ -135,6 +135,13 @@ def test_a_conversion_asks_for_the_flag_that_it_has(table):
     assert "name it with --from" in streamrf("convert", table / "unknown", table / "o.zarr").sentence
 
 
+def test_a_reason_that_is_kept_has_flags_too(table):
+    sizes = ("--D", "20", "--seeds", "1", "--rows", "20", "--bits", "float64", "--quiet")
+    for form in ([], ["--json"]):
+        answer = done("compare", table / "t.zarr", "--maps", "mc,sorf", *sizes, *form)
+        assert "use --bits 7, 8, 12 or float32" in answer.out
+
+
 @pytest.mark.parametrize("command", ["train", "plan", "prepare", "convert"])
 def test_help_has_flags_and_no_settings_of_python(command):
     assert "`" not in done(command, "--help").out

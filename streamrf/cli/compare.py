@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,6 +67,7 @@ def compare_command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
       streamrf compare data.zarr --D 100 --landmarks 10,50,250 --plot landmarks.svg
       streamrf compare data.zarr --maps mc,ekal-cluster --D 400 --frequencies frequencies.png
     """
+    from streamrf.cli.display import in_flags
     from streamrf.reports.comparison import compare
     from streamrf.reports.plots import check_picture
     from streamrf.support.threads import Threads
@@ -82,6 +84,7 @@ def compare_command(data: tuple[str, ...], **options: Any) -> None:  # fmt: skip
             source, recipe, kinds=shared.listed(options["maps"]), Ds=Ds, seeds=options["seeds"], rows=options["rows"],
             landmarks=landmarks, threads=threads, reporter=shared.reporter_for(options),
         )  # fmt: skip
+    found = replace(found, skipped={kind: in_flags(reason) for kind, reason in found.skipped.items()})
     _draw(found, plot, drawn, overwrite)
     if options["as_json"]:
         shared.print_json({"data": source.describe(), **found.to_json(), "plot": plot, "frequencies": drawn})

@@ -172,11 +172,9 @@ def roc(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return false, true, float(np.trapezoid(true, false))
 
 
-def thinned(x: np.ndarray, y: np.ndarray, most: int = 300) -> tuple[np.ndarray, np.ndarray]:
-    """A curve of at most ``most`` points; the first and the last stay."""
-    if len(x) <= most:
-        return x, y
-    keep = np.unique(np.linspace(0, len(x) - 1, most).astype(int))
+def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A curve of at most 300 points; the first and the last stay."""
+    keep = np.unique(np.linspace(0, len(x) - 1, 300).astype(int))
     return x[keep], y[keep]
 
 
@@ -275,9 +273,9 @@ def learning_curve(Z: np.ndarray, targets: np.ndarray, unseen: int, judge: Judge
     return LearningCurve(sizes, errors, D, of)
 
 
-def curve_sizes(rows: int, fewest: int = 50) -> list[int]:
+def curve_sizes(rows: int) -> list[int]:
     """Row counts in even steps of the logarithm, the last one all rows."""
-    return sorted({int(size) for size in np.geomspace(min(fewest, rows), rows, CURVE_POINTS)})
+    return sorted({int(size) for size in np.geomspace(min(50, rows), rows, CURVE_POINTS)})
 
 
 def _path_scores(sums: np.ndarray, cross: np.ndarray, rows: int, Z: np.ndarray) -> list[np.ndarray]:

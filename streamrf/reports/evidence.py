@@ -27,6 +27,7 @@ from streamrf.training.update.statistics import Statistics, check_possible
 ROWS = 5000  # of the data, for errors, importance and curves
 FORGET_D = 3000  # up to this many features, rows are removed from the sums in a second or two
 MOST_STATISTICS = 2 * 2**30  # bytes of sums that are read for a report
+BLOCK = 2048  # rows whose features are made at once
 
 
 @dataclass
@@ -129,12 +130,10 @@ def row_set(index: np.ndarray) -> RowSet:
     return RowSet([(int(a), int(b)) for a, b in zip(starts, stops, strict=True)])
 
 
-def fourier_features(
-    model: Model, X: np.ndarray, columns: np.ndarray, threads: Threads, block: int = 2048
-) -> np.ndarray:
+def fourier_features(model: Model, X: np.ndarray, columns: np.ndarray, threads: Threads) -> np.ndarray:
     """Some columns of z(X), float64, a block of rows at a time."""
     parts = []
-    for start in range(0, len(X), block):
-        scaled = model.scaling.transform(X[start : start + block], model.map.precision.inputs)
+    for start in range(0, len(X), BLOCK):
+        scaled = model.scaling.transform(X[start : start + BLOCK], model.map.precision.inputs)
         parts.append(model.map.dense(scaled, threads)[:, columns])
     return np.concatenate(parts)

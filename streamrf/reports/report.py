@@ -60,15 +60,12 @@ def check_report(path: str | Path, *, overwrite: bool) -> None:
         refuse_existing(Path(path))
 
 
-def make_report(
-    model: str | Path, source: Source | None = None, *, threads: Threads, title: str | None = None
-) -> Report:
+def make_report(model: str | Path, source: Source | None = None, *, threads: Threads) -> Report:
     """A report on the model file, with errors and curves from ``source`` if it is given."""
     load_matplotlib()
     evidence = gather_evidence(model, source, threads)
     made = [section for section in (make(evidence) for make in SECTIONS) if not section.is_empty]
-    name = title or Path(model).name
-    return Report(name, lead(evidence.model), tiles(evidence), made, footer(evidence))
+    return Report(Path(model).name, lead(evidence.model), tiles(evidence), made, footer(evidence))
 
 
 def lead(model: Model) -> str:

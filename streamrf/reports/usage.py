@@ -23,6 +23,9 @@ from streamrf.support.units import format_count
 
 MOST_COLUMNS = 100  # inputs that are shuffled
 SHOWN_COLUMNS = 15
+REPEATS = 2  # shuffles of a column
+POINTS = 20  # values of an input that dependence is drawn at
+PRODUCTS = 4e9  # multiplications for a picture
 DEPENDENCE_COLUMNS = 4
 MOST_EIGEN = 1200  # features whose eigenvalues are computed: about a second
 KERNEL_ROWS = 400
@@ -38,7 +41,7 @@ def inputs(evidence: Evidence) -> Section:
     if rows is None:
         return section
     columns = np.arange(min(rows.X.shape[1], MOST_COLUMNS))
-    some = affordable_rows(model, 2 * len(columns), len(rows))
+    some = affordable_rows(model, REPEATS * len(columns), len(rows))
     X = rows.X[:some].astype(np.float64)
     loss, what = _loss(evidence, some)
     rises = permutation_importance(loss, X, columns, model.recipe.seed)
@@ -69,13 +72,13 @@ def _loss(evidence: Evidence, rows: int) -> tuple[Callable[[np.ndarray], float],
 
 
 def permutation_importance(
-    loss: Callable[[np.ndarray], float], X: np.ndarray, columns: np.ndarray, seed: int, repeats: int = 2
+    loss: Callable[[np.ndarray], float], X: np.ndarray, columns: np.ndarray, seed: int
 ) -> np.ndarray:
-    """How much the loss rises when one column is shuffled, (columns, repeats)."""
+    """How much the loss rises when one column is shuffled, (columns, REPEATS)."""
     rng, base = np.random.default_rng(seed), loss(X)
-    rises = np.empty((len(columns), repeats))
+    rises = np.empty((len(columns), REPEATS))
     for place, column in enumerate(columns):
-        for repeat in range(repeats):
+        for repeat in range(REPEATS):
             shuffled = X.copy()
             shuffled[:, column] = rng.permutation(shuffled[:, column])
             rises[place, repeat] = loss(shuffled) - base
@@ -85,7 +88,7 @@ def permutation_importance(
 def _dependence(evidence: Evidence, X: np.ndarray, columns: Sequence[int]) -> Picture:
     """A panel for each input, all on one scale, with a line for each output or class."""
     model, classes = evidence.judged, [str(label) for label in evidence.judged.coding.classes]
-    X = X[: affordable_rows(model, 20 * len(columns), len(X))]
+    X = X[: affordable_rows(model, POINTS * len(columns), len(X))]
     shown = slice(1, 2) if len(classes) == 2 else slice(0, len(COLOURS))
 
     def respond(rows: np.ndarray) -> np.ndarray:
@@ -115,12 +118,12 @@ def _dependence(evidence: Evidence, X: np.ndarray, columns: Sequence[int]) -> Pi
 
 
 def partial_dependence(
-    respond: Callable[[np.ndarray], np.ndarray], X: np.ndarray, column: int, points: int = 20
+    respond: Callable[[np.ndarray], np.ndarray], X: np.ndarray, column: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean response (points, outputs) with one column set to each of its own quantiles from 2 % to 98 %."""
+    """Mean response (POINTS at most, outputs) with one column set to each of its own quantiles from 2 % to 98 %."""
     grid = np.unique(X[:, column])
-    if len(grid) > points:
-        grid = np.unique(np.quantile(X[:, column], np.linspace(0.02, 0.98, points)))
+    if len(grid) > POINTS:
+        grid = np.unique(np.quantile(X[:, column], np.linspace(0.02, 0.98, POINTS)))
     moved = X.copy()
     answers = []
     for value in grid:
@@ -129,10 +132,10 @@ def partial_dependence(
     return grid, np.array(answers)
 
 
-def affordable_rows(model: Model, evaluations: int, rows: int, products: float = 4e9) -> int:
-    """How many rows can be predicted ``evaluations`` times with about ``products`` multiplications."""
+def affordable_rows(model: Model, evaluations: int, rows: int) -> int:
+    """How many rows can be predicted ``evaluations`` times with about PRODUCTS multiplications."""
     width = getattr(model.map, "n_features", 1000)
-    return int(np.clip(products / (max(evaluations, 1) * width * (model.n_inputs + 4)), 50, rows))
+    return int(np.clip(PRODUCTS / (max(evaluations, 1) * width * (model.n_inputs + 4)), 50, rows))
 
 
 # -- features in use
