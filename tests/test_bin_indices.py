@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
+from streamrf.data.split import Split, chosen_rows
 from streamrf.features.binning.index_cache import (
     DISK,
     MEMORY,
@@ -29,7 +30,7 @@ from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.bins import Bins, BinsProduct
-from streamrf.statistics.holdout import Holdout, chosen_rows
+from streamrf.statistics.holdout import Holdout
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, StorageError
 from streamrf.support.threads import ALONE, Threads
 
@@ -199,7 +200,7 @@ def naive(rows):
 @given(cuts=st.lists(st.integers(0, ROWS), max_size=4))
 def test_first_sums_are_those_of_rows_one_by_one(count, cuts):
     held = chosen_rows(np.arange(ROWS), 0.2, 3)
-    statistic = Holdout(Bins(indexer(), CODING), 0.2, 3, (0,))
+    statistic = Holdout(Bins(indexer(), CODING), Split(choose=0.2, seed=3), (0,))
     state = statistic.zero()
     edges = [0, *sorted(cuts), ROWS]
     with Threads(count) as threads:
@@ -222,7 +223,7 @@ def test_a_product_is_that_of_dense_matrices_without_the_rows_held_out():
     wanted = (Z.T @ (Z @ table.reshape(2, -1).T)).T.reshape(table.shape)
     binning = indexer()
     spare = np.full(table.shape, 99, np.int64)
-    statistic = BinsProduct(binning, table, 0.3, 5, [spare])
+    statistic = BinsProduct(binning, table, Split(choose=0.3, seed=5), [spare])
     state = statistic.zero()
     assert state.totals is spare
     source = BinIndexSource(ArraySource(X, Y), binning)

@@ -13,6 +13,7 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
+from streamrf.data.split import JUDGE, Split, chosen_rows, fold_of
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.recipe import Recipe
 from streamrf.solvers import plan, rates
@@ -21,14 +22,14 @@ from streamrf.solvers.lambda_path import (
     FoldPath,
     GcvPath,
     LambdaWalk,
-    generalised_error,
+    generalised_errors,
     squared_errors,
     total_of,
 )
 from streamrf.solvers.rates import Rates
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import Gram
-from streamrf.statistics.holdout import Folds, Holdout, chosen_rows, fold_of
+from streamrf.statistics.holdout import Folds, Holdout
 from streamrf.statistics.scores import Weights
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Interrupted
@@ -86,7 +87,8 @@ class TestFoldsConformance(StatisticConformance):
         X, y = smooth(240)
         model = train(ArraySource(X, y), FIXED.with_(D=16, bits=request.param)).model
         gram = Gram.on_this_machine(model.scaling, model.map, model.coding, 1)
-        return Holdout(Folds(gram, 3, seed=1), 0.0, 1, (0, 100, 170), apart=False)
+        split = Split(seed=1, folds=3)
+        return Holdout(Folds(gram, 3, split), split, (0, 100, 170))
 
 
 @pytest.mark.parametrize("bits", ["8", "12"])
@@ -95,29 +97,32 @@ def test_folds_sum_to_the_bits_of_the_whole(bits):
     source = ArraySource(X, y, chunk_rows=130)
     plain, folded = (train(source, FIXED.with_(bits=bits, cv=cv)) for cv in (None, 4))
     assert folded.state.digest() == plain.state.digest()
-    assert sum(folded.model.metadata["cross_validation"]["rows"]) == folded.model.metadata["rows"] == 900
+    judged = folded.model.metadata["holdout"]["rows"]
+    assert sum(folded.model.metadata["cross_validation"]["rows"]) + judged == folded.model.metadata["rows"] == 900
 
 
 def test_folds_hold_their_rows_and_no_others():
     X, y = smooth(300)
     model = train(ArraySource(X, y), FIXED).model
     gram = Gram.on_this_machine(model.scaling, model.map, model.coding, 1)
-    statistic = Holdout(Folds(gram, 5, seed=7), 0.3, 7, apart=False)
-    state, place = statistic.zero(), fold_of(np.arange(300), 5, 7)
+    split = Split(judge=0.3, seed=7, folds=5)
+    statistic, judges = Holdout(Folds(gram, 5, split), split), chosen_rows(np.arange(300), 0.3, 7)
+    state, place = statistic.zero(), np.where(judges, -1, fold_of(np.arange(300), 5, 7))
     with Threads(1) as threads:
         statistic.update(state, Block(X, y, np.arange(300)), threads)
         for number, fold in enumerate(state.sums.folds):
             alone = gram.zero()
             gram.update(alone, Block(X, y, np.arange(300)).take(place == number), threads)
             assert fold.digest() == alone.digest()
-    assert np.array_equal(state.holdout.table().index, np.flatnonzero(chosen_rows(np.arange(300), 0.3, 7)))
+    assert np.array_equal(state.holdout.table().index, np.flatnonzero(judges))
 
 
 def test_kept_rows_merge_and_leave_with_their_folds():
     X, y = smooth(300)
     model = train(ArraySource(X, y), FIXED).model
+    split = Split(judge=0.4, seed=2, folds=3)
     statistic = Holdout(
-        Folds(Gram.on_this_machine(model.scaling, model.map, model.coding, 1), 3, 2), 0.4, 2, (0,), apart=False
+        Folds(Gram.on_this_machine(model.scaling, model.map, model.coding, 1), 3, split), split, (0,), 0.5
     )
     whole, cut = Block(X, y, np.arange(300)), [slice(0, 120), slice(120, 300)]
     total, first, second = (TestFoldsConformance.total(statistic, [whole.take(part)]) for part in (slice(0, 300), *cut))
@@ -165,12 +170,11 @@ def test_squared_errors_from_sums_are_those_of_a_loop_over_rows(bits, form, D):
 def test_fold_errors_are_those_of_a_naive_cross_validation(task):
     X, y = smooth(700) if task == "regression" else labelled(700)
     result = train(ArraySource(X, y), FIXED.with_(cv=4))
-    Z, place, story = (
-        features(result.model, X),
-        fold_of(np.arange(700), 4, 0),
-        result.model.metadata["cross_validation"],
-    )
-    Y = result.model.coding.values(y)
+    story, split = result.model.metadata["cross_validation"], Split.from_json(result.model.metadata["split"])
+    rows = Block(X, y, np.arange(700))
+    fitted = split.roles(rows) != JUDGE
+    Z, place = features(result.model, X)[fitted], split.folds_of(rows)[fitted]
+    Y = result.model.coding.values(y)[fitted]
     for step in story["path"]:
         errors = []
         for fold in range(4):
@@ -186,7 +190,7 @@ def test_fold_errors_are_those_of_a_naive_cross_validation(task):
 
 def test_gcv_is_the_formula_on_the_hat_matrix():
     X, y = smooth(250)
-    result = train(ArraySource(X, y), FIXED.with_(bits="float64", cv=3))
+    result = train(ArraySource(X, y), FIXED.with_(bits="float64", cv=3, holdout=0.0))
     Z = features(result.model, X)
     n = len(Z)
     A = np.column_stack([np.ones(n), Z])
@@ -196,8 +200,8 @@ def test_gcv_is_the_formula_on_the_hat_matrix():
             penalty = n * ridge * np.diag([0.0, *np.ones(Z.shape[1])])
             hat = A @ np.linalg.solve(A.T @ A + penalty, A.T)
             expected = ((y - hat @ y) ** 2).mean() / (1 - np.trace(hat) / n) ** 2
-            assert generalised_error(solver, ridge)[1] == pytest.approx(expected, rel=1e-6)
-        chosen = generalised_error(solver, result.model.weights.ridge)[1]
+            assert generalised_errors(solver, ridge)[1] == pytest.approx(expected, rel=1e-6)
+        chosen = generalised_errors(solver, result.model.weights.ridge)[1]
     assert result.model.metadata["cross_validation"]["gcv"] == pytest.approx(chosen)
 
 
@@ -209,31 +213,37 @@ def test_gcv_of_more_features_than_rows_is_infinite_and_not_wrong():
             RidgeSolver(NormalEquations.from_state(result.state, result.model.map, result.model.coding), threads)
         )
         path.choose(1e-9)
-    assert math.isfinite(path.best)
-    assert path.weights.ridge == path.ridge
+    assert math.isfinite(path.best[0])
+    assert path.weights.ridge == path.ridges[0]
 
 
 # -- the walk
 
 
 class Valley(LambdaWalk):
-    def __init__(self, bottom):
-        super().__init__()
-        self.bottom, self.kept = bottom, []
+    def __init__(self, *bottoms):
+        super().__init__(len(bottoms))
+        self.bottoms = np.array(bottoms)
 
-    def error(self, ridge):
-        return 1 + abs(math.log10(ridge / self.bottom))
+    def errors(self, ridge):
+        return 1 + np.abs(np.log10(ridge / self.bottoms))
 
-    def keep(self):
-        self.kept.append(max(self.tried))
+    def keep(self, outputs):
+        assert (self.ridges[outputs] == list(self.tried)[-1]).all()
 
 
 @given(st.floats(-12.5, 1.5), st.floats(-12.5, 1.5))
 def test_the_walk_ends_near_the_bottom_of_a_valley(bottom, start):
     walk = Valley(10.0**bottom)
-    found = walk.choose(10.0**start)
+    (found,) = walk.choose(10.0**start)
     assert abs(math.log10(found) - bottom) <= 0.5 + 1e-6
     assert walk.best * (1 - HAIR) <= min(walk.tried.values()) <= walk.best
+
+
+@given(st.lists(st.floats(-12.5, 1.5), min_size=2, max_size=4), st.floats(-12.5, 1.5))
+def test_each_output_finds_the_bottom_of_its_own_valley(bottoms, start):
+    walk = Valley(*(10.0**bottom for bottom in bottoms))
+    assert np.abs(np.log10(walk.choose(10.0**start)) - bottoms).max() <= 0.5 + 1e-6
 
 
 def test_a_fixed_lambda_is_only_judged():
@@ -249,15 +259,14 @@ def test_a_fixed_lambda_is_only_judged():
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
-def test_kept_rows_are_scored_by_weights_that_have_not_seen_their_fold(classes):
+def test_rows_apart_are_scored_by_weights_that_have_seen_all_others(classes):
     X, y = labelled(800, classes) if classes else smooth(800)
     result = train(ArraySource(X, y), FIXED.with_(cv=4, holdout=0.5))
     model = result.model
-    Z, place, kept = features(model, X), fold_of(np.arange(800), 4, 0), chosen_rows(np.arange(800), 0.5, 0)
-    Y, scores = model.coding.values(y), np.empty((800, model.coding.outputs))
-    for fold in range(4):
-        w, b = dense_ridge(Z[place != fold], Y[place != fold], model.weights.ridge)
-        scores[place == fold] = Z[place == fold] @ w + b
+    kept = Split.from_json(model.metadata["split"]).roles(Block(X, y, np.arange(800))) == JUDGE
+    Z, Y = features(model, X), model.coding.values(y)
+    w, b = dense_ridge(Z[~kept], Y[~kept], model.weights.ridge)
+    scores = Z @ w + b
     metrics = model.metadata["holdout"]
     assert metrics["rows"] == kept.sum()
     if classes:
@@ -297,7 +306,7 @@ def test_folds_without_rows_are_refused():
 
 def test_the_plan_counts_a_state_for_each_fold():
     X, y = smooth(400)
-    recipe = FIXED.with_(D=3000, solver="cholesky")
+    recipe = FIXED.with_(D=3000, solver="cholesky", holdout=0.1)
     plain, folded = (
         plan_run(ArraySource(X, y), recipe.with_(cv=cv), outputs=1, threads=1, budget=None) for cv in (None, 5)
     )
@@ -310,10 +319,10 @@ def test_the_plan_counts_the_solves_of_each_fold(monkeypatch):
     monkeypatch.setattr(rates, "rates_of_this_machine", lambda bits, threads: Rates(1e9, 1e9, 1e11, 1e10))
     seconds = {}
     for cv in (None, 5):
-        recipe = FIXED.with_(cv=cv)
+        recipe = FIXED.with_(cv=cv, holdout=0.1)
         plan_ = plan_run(source, recipe, outputs=1, threads=1, budget=None)
         seconds[cv] = estimate_run(plan_)["solve"]
-    assert seconds[5] == pytest.approx(37 / 7 * seconds[None])  # six lambdas, the kept rows, the last solve and GCV
+    assert seconds[5] == pytest.approx(38 / 8 * seconds[None])  # six lambdas, kept rows, judges, the last, and GCV
 
 
 def test_train_cv_as_a_command(tmp_path):
@@ -332,7 +341,7 @@ def test_fold_paths_give_back_the_total_as_it_was():
     X, y = smooth(300)
     result = train(ArraySource(X, y), FIXED)
     gram = Gram.on_this_machine(fit_scaling("standard", X), result.model.map, result.model.coding, 1)
-    statistic = Folds(gram, 3, seed=0)
+    statistic = Folds(gram, 3, Split(folds=3))
     state = statistic.zero()
     with Threads(1) as threads:
         statistic.update(state, Block(X, y, np.arange(300)), threads)

@@ -18,11 +18,12 @@ from streamrf import Recipe
 from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
+from streamrf.data.split import Split, chosen_rows
 from streamrf.engines.base import Pass
 from streamrf.solvers import passes as progress_error
 from streamrf.solvers.passes import ProgressError, first_rows
 from streamrf.statistics.gram import Gram
-from streamrf.statistics.holdout import Holdout, SampleState, chosen_rows
+from streamrf.statistics.holdout import Holdout, SampleState
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE
 from streamrf.training.run import train
@@ -44,7 +45,7 @@ class Curious(Reporter):
 def partial_pass(X, y):
     prepared = prepare(ArraySource(X, y), QUICK)
     gram = Gram.on_this_machine(prepared.scaling, prepared.map, prepared.coding, 1)
-    job = Pass.start(Holdout(gram, 0.3, 0), ArraySource(X, y))
+    job = Pass.start(Holdout(gram, Split(choose=0.3)), ArraySource(X, y))
     job.statistic.update(job.state, ArraySource(X, y).read(Span(0, len(X))), ALONE)
     return prepared, job
 
@@ -89,7 +90,7 @@ def test_nobody_looks_where_it_is_dear_or_unwanted():
     many = Curious()
     large = prepare(ArraySource(*smooth(200)), QUICK.with_(D=progress_error.MOST_FEATURES + 1))
     assert ProgressError(large.pipeline, large.recipe.ridge, many).due == float("inf")
-    few = Holdout(job.statistic.statistic, 0.01, 0).zero()
+    few = Holdout(job.statistic.statistic, Split(choose=0.01)).zero()
     assert ProgressError(prepared.pipeline, prepared.recipe.ridge, many).error(few) is None
 
 

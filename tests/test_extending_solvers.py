@@ -106,8 +106,8 @@ def toy(request: pytest.FixtureRequest) -> Iterator[None]:
             return {"pass": 1.0, "solve": 0.1}
 
         def fit(self) -> Fitted:
-            share, seed, starts = self.run.plan.holdout, self.recipe.seed, self.run.shard_starts
-            state = self.passes.sum(Holdout(Products(self.pipeline), share, seed, starts)).sums
+            statistic = Holdout(Products(self.pipeline), self.run.split, self.run.shard_starts)
+            state = self.passes.sum(statistic).sums
             D, n, coding = self.pipeline.map.n_features, state.rows, self.pipeline.coding
             amplitudes, step = self.pipeline.map.amplitudes, coding.step * 2**12
             mean, target_mean = state.products[:D, D] / n, state.products[D + 1 :, D] / n * step

@@ -7,6 +7,7 @@ import pytest
 from statistics_conformance import StatisticConformance, assert_same, make_blocks
 
 from streamrf.data.source import Block
+from streamrf.data.split import Split, chosen_rows
 from streamrf.features.base import Scorer
 from streamrf.features.kernels import make_kernel
 from streamrf.features.pipeline import build_fourier
@@ -15,7 +16,7 @@ from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.gradient import Gradient
 from streamrf.statistics.gradient_kernels import FEATURES, MOST_ROWS, PULL_BITS, add_whole_pulls
-from streamrf.statistics.holdout import Holdout, chosen_rows
+from streamrf.statistics.holdout import Holdout
 from streamrf.statistics.losses import ScorePull, TargetPull
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import ALONE, Threads
@@ -69,7 +70,7 @@ class TestLawsOfTargets(StatisticConformance):
     @pytest.fixture
     def statistic(self):
         gradient = make_gradient()
-        return make_gradient(pull=TargetPull(gradient.coding), share=0.3, seed=5)
+        return make_gradient(pull=TargetPull(gradient.coding), split=Split(choose=0.3, seed=5))
 
     @pytest.fixture
     def blocks(self):
@@ -79,8 +80,8 @@ class TestLawsOfTargets(StatisticConformance):
 class TestLawsOfTheFirstPass(StatisticConformance):
     @pytest.fixture
     def statistic(self):
-        gradient = make_gradient(pull=TargetPull(make_gradient().coding), share=0.2, seed=5)
-        return Holdout(gradient, gradient.share, gradient.seed, (0, 350), 0.3)
+        gradient = make_gradient(pull=TargetPull(make_gradient().coding), split=Split(choose=0.2, seed=5))
+        return Holdout(gradient, gradient.split, (0, 350), 0.3)
 
     @pytest.fixture
     def blocks(self):
@@ -142,7 +143,7 @@ def test_targets_pull_the_right_hand_side():
 
 
 def test_held_out_rows_pull_at_nothing():
-    gradient, (X, y) = make_gradient(share=0.25, seed=3), table()
+    gradient, (X, y) = make_gradient(split=Split(choose=0.25, seed=3)), table()
     index = np.arange(ROWS)
     kept = ~chosen_rows(index, 0.25, 3)
     alone = make_gradient()

@@ -74,7 +74,8 @@ def test_held_out_rows_choose_a_lambda_near_that_of_the_direct_route():
     X, y = numbers()
     recipe = FIXED.with_(ridge=None, holdout=0.2)
     direct, iterative = fit(X, y, recipe), fit(X, y, recipe.with_(solver="cg"))
-    assert iterative.metadata["holdout"]["rmse"] <= 1.01 * direct.metadata["holdout"]["rmse"]
+    rows_less = 1.05  # those that chose are in the sums that are judged, and not in the passes that are
+    assert iterative.metadata["holdout"]["rmse"] <= rows_less * direct.metadata["holdout"]["rmse"]
     assert len(iterative.metadata["solver"]["path"]) >= 3
 
 

@@ -9,7 +9,9 @@ from tables import smooth
 from test_gradient import make_gradient, table
 
 from streamrf.data.readers.memory import ArraySource
+from streamrf.data.screening import held_numbers
 from streamrf.data.source import Block
+from streamrf.data.split import Split
 from streamrf.features.fourier.map import FourierMap
 from streamrf.recipe import Recipe
 from streamrf.solvers import iterative
@@ -17,7 +19,6 @@ from streamrf.solvers import plan as plans
 from streamrf.solvers.factors import preconditioner_bytes, sample_rows
 from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.ridge import RidgeSolver
-from streamrf.statistics import holdout as sample
 from streamrf.statistics.gradient_kernels import KeptFeatures
 from streamrf.support.errors import BudgetError
 from streamrf.support.progress import Interrupted
@@ -86,12 +87,12 @@ def test_rows_apart_lie_behind_the_others():
     assert kept.holds(np.arange(10))
 
 
+@pytest.mark.parametrize("key", ["number", "inputs"])
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_numbers_chosen_are_those_of_the_rows_chosen(share, monkeypatch):
-    monkeypatch.setattr(sample, "AT_ONCE", 100)
-    index = np.arange(950)
-    expected = index[sample.chosen_rows(index, share, 5)]
-    assert np.array_equal(sample.numbers_chosen(950, share, 5), expected)
+def test_numbers_held_are_those_of_the_rows_held(share, key):
+    X = np.random.default_rng(0).standard_normal((950, 3))
+    split, rows = Split(share, share, 5, key), Block(X, None, np.arange(950))
+    assert np.array_equal(held_numbers(ArraySource(X), split, 100, 2**20), np.flatnonzero(split.held(rows)))
 
 
 def test_inputs_are_read_once_where_features_are_kept(monkeypatch):
@@ -107,7 +108,7 @@ def test_inputs_are_read_once_where_features_are_kept(monkeypatch):
     reads.clear()
     monkeypatch.setattr(IterativeSolver, "_kept_bytes", lambda *_: 0)
     train(ArraySource(X, y, chunk_rows=1000), recipe.with_(nan="drop"), Settings(threads=2))
-    assert kept < 3 * 6000  # to scale, and in the first pass
+    assert kept < 4 * 6000  # to scale, to know the rows apart, and in the first pass
     assert sum(reads) > 6 * 6000
 
 

@@ -20,6 +20,7 @@ from benchlib.results import Cell, Results
 from benchlib.tables import generated
 from streamrf.data.open import open_source
 from streamrf.data.source import Source
+from streamrf.data.split import Split
 from streamrf.engines.base import Engine, Next, Pass
 from streamrf.engines.cluster import Address, ClusterEngine, connect
 from streamrf.engines.local import LocalEngine
@@ -50,7 +51,7 @@ def table(folder: Path, rows: int, inputs: int, chunk: int) -> Source:
 
 
 def statistic_of(source: Source, D: int, bits: str) -> Holdout:
-    return Holdout(gram(source.read(source.chunks()[0]).X, D, bits, 2), 0.0, 0)
+    return Holdout(gram(source.read(source.chunks()[0]).X, D, bits, 2), Split())
 
 
 @contextmanager

@@ -252,8 +252,10 @@ class KernelMachine(BaseEstimator):
 def statistics_of(model: Model, state: Any) -> Statistics:
     """A model's sums with the settings that they belong to."""
     dropped = int(model.metadata.get("dropped") or 0)
-    ridge, calibration = model.weights.ridge, model.calibration
-    return Statistics(prepared_of(model), state, model.ledger.copy(), dropped, ridge, calibration)
+    weights, ledger = model.weights, model.ledger.copy()
+    return Statistics(
+        prepared_of(model), state, ledger, dropped, weights.ridge, model.calibration, ridges=weights.ridges
+    )
 
 
 class KernelRegressor(RegressorMixin, KernelMachine):

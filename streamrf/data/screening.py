@@ -5,12 +5,14 @@ missing labels, is found before it poisons a sum. ``RowCache`` keeps what later 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numba import njit
 
 from streamrf.data.locations import persistently
-from streamrf.data.source import Block, Source, Span
+from streamrf.data.source import Block, Source, Span, joined, work_spans
+from streamrf.data.split import NUMBER, Split
 from streamrf.data.wrappers import SourceWrapper
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.units import format_count
@@ -19,7 +21,7 @@ POLICIES = ("error", "drop")
 # An IEEE float is infinite or NaN exactly where every exponent bit is set.
 _EXPONENT_BITS = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
 _PIECE = 1 << 16  # values checked between two chances to stop
-_WEIGHT_BYTES = 8
+_WEIGHT_BYTES = _KEY_BYTES = 8
 
 
 def screen(block: Block, policy: str, where: Source) -> tuple[Block, int]:
@@ -103,19 +105,19 @@ def _first_fault(block: Block, position: int, where: Source) -> str:
 
 class RowCache(SourceWrapper):
     """The usable rows of a source, kept without their inputs when they are read. Once inputs are ``needless``, rows
-    come without any, and from the cache where their span was read before.
+    come without any, and from the cache where their span was read before. Their roles are those of ``split``.
     """
 
-    def __init__(self, source: Source, nan: str, needless: Callable[[], bool]) -> None:
+    def __init__(self, source: Source, nan: str, split: Split, needless: Callable[[], bool]) -> None:
         super().__init__(source)
-        self._nan, self._needless = nan, needless
+        self._nan, self._split, self._needless = nan, split, needless
         self._rows: dict[Span, Block] = {}
 
     def read(self, span: Span) -> Block:
         needless = self._needless()
         if not needless or span not in self._rows:
             block, _ = screen(self.source.read(span), self._nan, self.source)
-            self._rows[span] = _without_inputs(block)
+            self._rows[span] = _without_inputs(self._split.keyed(block))
         return self._rows[span] if needless else block
 
     @staticmethod
@@ -123,12 +125,23 @@ class RowCache(SourceWrapper):
         """Of all rows in the cache, cut into spans in two ways: that of passes and that of shuffling."""
         rows = Span(0, source.n_rows)
         inputs = source.n_rows * source.n_features * source.x_dtype.itemsize
-        return 2 * (source.block_bytes(rows) - inputs + source.n_rows * _WEIGHT_BYTES)
+        return 2 * (source.block_bytes(rows) - inputs + source.n_rows * (_WEIGHT_BYTES + _KEY_BYTES))
 
 
 def _without_inputs(block: Block) -> Block:
-    y, weights = (None if array is None else array.copy() for array in (block.y, block.weights))
-    return Block(np.empty((len(block), 0), block.X.dtype), y, block.index.copy(), weights)
+    return replace(block, X=np.empty((len(block), 0), block.X.dtype)).copy()
+
+
+def held_numbers(source: Source, split: Split, span_rows: int, span_bytes: int) -> np.ndarray:
+    """The numbers, in order, of all rows that are held out; read where their numbers alone do not tell."""
+
+    def block(span: Span) -> Block:
+        if split.key != NUMBER:
+            return persistently(source.read, span)
+        return Block(np.empty((len(span), 0)), None, np.arange(span.start, span.stop))
+
+    blocks = map(block, work_spans(source, span_rows, span_bytes) if split.holds else ())
+    return np.concatenate([np.zeros(0, np.int64), *(block.index[split.held(block)] for block in blocks)])
 
 
 SPREAD_BYTES = 2**30  # of a table up to which single rows are drawn: it is read whole, once more
@@ -154,17 +167,7 @@ def _drawn(source: Source, rows: int, rng: np.random.Generator, nan: str) -> tup
     small = source.block_bytes(Span(0, source.n_rows)) <= SPREAD_BYTES
     runs = random_runs(source.n_rows, rows, rng, rows if small else PLACES)
     parts = [_weighing(screen(part, nan, source)[0]) for part in _read(source, runs)]
-
-    def together(arrays: list[np.ndarray | None]) -> np.ndarray | None:
-        return None if arrays[0] is None else np.concatenate(arrays)  # type: ignore[arg-type]
-
-    X, y, index, weights = (together([getattr(part, name) for part in parts]) for name in _ARRAYS)
-    assert X is not None
-    assert index is not None
-    return Block(X, y, index, weights), sum(map(len, runs))
-
-
-_ARRAYS = ("X", "y", "index", "weights")
+    return joined(parts), sum(map(len, runs))
 
 
 def _weighing(block: Block) -> Block:

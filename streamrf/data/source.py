@@ -6,7 +6,7 @@ A ``Matrix`` gives its rows in order, a ``Source`` any span of them. ``work_span
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,6 +42,7 @@ class Block:
     y: np.ndarray | None  # (n,) or (n, k > 1): booleans, integers, floats; strings as "U", None where one is missing
     index: np.ndarray  # (n,) int64
     weights: np.ndarray | None = None  # (n,) float64: the weight of each row, where weights differ
+    key: np.ndarray | None = None  # (n,) uint64: what decides the role of each row, where that is not in X or ``index``
 
     def __len__(self) -> int:
         return len(self.X)
@@ -55,8 +56,23 @@ class Block:
 
     def take(self, rows: slice | np.ndarray) -> Block:
         """The block of the chosen rows (a slice, a mask or positions)."""
-        y, weights = (None if array is None else array[rows] for array in (self.y, self.weights))
-        return Block(self.X[rows], y, self.index[rows], weights)
+        y, weights, key = (None if array is None else array[rows] for array in (self.y, self.weights, self.key))
+        return Block(self.X[rows], y, self.index[rows], weights, key)
+
+    def copy(self) -> Block:
+        """In memory of its own."""
+        y, weights, key = (None if array is None else array.copy() for array in (self.y, self.weights, self.key))
+        return Block(self.X.copy(), y, self.index.copy(), weights, key)
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Blocks of one source, one after the other."""
+
+    def together(name: str) -> Any:
+        parts = [getattr(block, name) for block in blocks]
+        return None if parts[0] is None else np.concatenate(parts)
+
+    return Block(*(together(name) for name in ("X", "y", "index", "weights", "key")))
 
 
 class Matrix(ABC):

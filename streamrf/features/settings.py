@@ -95,6 +95,12 @@ class FeatureSettings(SelfDescribing):
         elif self.kernel != AUTO:
             make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
 
+    @property
+    def learns_from_targets(self) -> bool:
+        """Whether features are made of the targets of a sample too."""
+        kind = self.fourier_kind
+        return self.metric != NONE or (kind is not None and kind.targets)
+
     def _check_learning(self) -> None:
         kind = self.fourier_kind
         if self.metric != NONE and kind is not None and (kind.structured or kind.whole):

@@ -166,6 +166,7 @@ class Model(UntrainedModel):
             if self.calibration.threshold != 0.5:  # older versions never had another
                 document["threshold"] = self.calibration.threshold
         document |= {"ridge": self.weights.ridge, "ledger": self.ledger.to_json(), "versions": versions()}
+        document |= {"ridges": list(self.weights.ridges)} if self.weights.ridges else {}
         return document, arrays
 
     @classmethod
@@ -189,7 +190,9 @@ class Model(UntrainedModel):
         if coding.task == CLASSIFICATION:
             slope, shift = arrays["calibration.slope"], arrays["calibration.shift"]
             calibration = Calibration(slope, shift, _threshold(document.get("threshold", 0.5)))
-        predictor = Predictor(pipeline, Weights(coefficients, intercept, float(document["ridge"])), calibration)
+        ridges = tuple(float(ridge) for ridge in document.get("ridges", ()))
+        weights = Weights(coefficients, intercept, float(document["ridge"]), ridges=ridges)
+        predictor = Predictor(pipeline, weights, calibration)
         ledger = Ledger.from_json(document["ledger"])
         return cls(Recipe.from_json(document["recipe"]), pipeline, document[METADATA], predictor, ledger)
 

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from streamrf.data.source import Source
+from streamrf.data.split import NONE_HELD, Split
 from streamrf.features.pipeline import Pipeline
 from streamrf.solvers.passes import Passes
 from streamrf.solvers.plan import Plan, Sizes
@@ -33,6 +34,7 @@ class Run:
     threads: Threads
     reporter: Reporter
     seconds: dict[str, float] = field(default_factory=dict)
+    split: Split = NONE_HELD  # which rows choose and which judge
 
     @property
     def source(self) -> Source:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
+from streamrf.data.split import NONE_HELD, Split
 from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE, BinIndexSource, end_run, indexer_of_run
 from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.binning.normal import ROWS_A_BLOCK, OccupiedBuckets, add_values, scores
@@ -25,7 +26,7 @@ from streamrf.features.settings import BINNING
 from streamrf.features.targets import REGRESSION
 from streamrf.solvers.base import Fitted, Run, Solver
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, jacobi
-from streamrf.solvers.lambda_path import as_read, judge
+from streamrf.solvers.judging import as_read, by_role, calibrate, judge
 from streamrf.solvers.passes import Kept
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, CachePlan, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.rates import READ_RATE
@@ -105,7 +106,7 @@ class Binning(Solver):
         cache = run.plan.cache
         place, limit = (cache.place, cache.limit) if cache else ("nowhere", 0)
         key = secrets.token_hex(8)
-        self.indexer = indexer_of_run(self.pipeline.scaling, self.map, key, self.recipe.nan, place, limit)
+        self.indexer = indexer_of_run(self.pipeline.scaling, self.map, key, self.recipe.nan, place, limit, run.split)
         self.bin_indices = BinIndexSource(run.source, self.indexer)
         self.spare: list[np.ndarray] = []
 
@@ -134,31 +135,30 @@ class Binning(Solver):
         return Bins(self.indexer, self.pipeline.coding)
 
     def _first_pass(self) -> Opened:
-        share, seed = self.run.plan.holdout, self.recipe.seed
-        state: HoldoutState[BinsState] = self.passes.sum(Holdout(self._bins, share, seed, self.run.shard_starts))
+        state: HoldoutState[BinsState] = self.passes.sum(Holdout(self._bins, self.run.split, self.run.shard_starts))
         return Opened(state.sums, state.holdout.table())
 
     def _solve(self, opening: Opened, kept: Kept | None) -> Fitted:
-        """The hold-out rows choose a step, and then they are in."""
-        if opening.holdout is None or opening.sums.rows < 2:
+        """Hold-out rows choose a step, others judge it, and then all of them are in."""
+        choosing, judges = opening.by_role(self.run.split)
+        if choosing is None or opening.sums.rows < 2:
             return self._blind(opening, kept)
         stage = kept.document["stage"] if kept else SEARCH
         if kept is None or stage == SEARCH:
-            found = self._search(opening, kept)
+            found = self._search(opening, choosing, kept)
         else:
             found = Found(kept.arrays[BEST], kept.document["steps"], kept.document["step"])
         weights = self._weights(opening.sums, found.best)
-        calibration, metrics = judge(
-            self.pipeline, [(weights, opening.holdout)], self.threads, threshold=self.recipe.threshold
-        )
+        calibration = calibrate(self.pipeline, [(weights, choosing)], self.threads, threshold=self.recipe.threshold)
+        metrics = judge(self.pipeline, [(weights, judges)], calibration, self.threads) if judges is not None else None
         self.reporter.note(f"step {found.step} of {found.steps} is the best on the rows held out, which now join")
         weights, joined = self._join(opening, found, kept if stage == JOIN else None)
         return self._fitted(weights, joined, calibration, metrics, found.steps + JOIN_STEPS, found.step)
 
-    def _search(self, opening: Opened, kept: Kept | None) -> Found:
-        solver = Steps(self, opening.sums, SEARCH, opening.arrays(), share=self.run.plan.holdout)
+    def _search(self, opening: Opened, choosing: Block, kept: Kept | None) -> Found:
+        solver = Steps(self, opening.sums, SEARCH, opening.arrays(), split=self.run.split)
         cg = solver.begin(kept)
-        unseen = Unseen(self, opening)
+        unseen = Unseen(self, opening.sums, choosing)
         best = cg.run(STEPS, score=lambda V: unseen.error(solver.occupied, V))
         return Found(solver.occupied.expand(best, np.float64), cg.state.iteration, cg.state.best_iteration)
 
@@ -223,7 +223,7 @@ def table_of(sizes: Sizes) -> tuple[int, int]:
 def choose_cache(sizes: Sizes, grids: int, room: int) -> CachePlan:
     """In memory if they fit; else on disk, if reading them there is faster than making them again."""
     n, d = sizes.rows, sizes.source.n_features
-    size = n * (4 * grids + (8 if sizes.recipe.nan == "drop" else 0))
+    size = n * (4 * grids + 8 + (8 if sizes.recipe.nan == "drop" else 0))  # indices, keys, row numbers
     what = f"the bin indices of {n:,} rows take {format_bytes(size)}"
     if SLACK * size <= room:
         return CachePlan(MEMORY, size, size, f"{what}, which the budget has left")
@@ -296,6 +296,10 @@ class Opened:
     def rows(self) -> int:
         return self.sums.rows + (0 if self.holdout is None else len(self.holdout))
 
+    def by_role(self, split: Split) -> tuple[Block | None, Block | None]:
+        """Those that choose, and those that judge."""
+        return by_role(split, SampleState([] if self.holdout is None else [self.holdout]))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """What a checkpoint must hold."""
         sample = SampleState([] if self.holdout is None else [self.holdout])
@@ -320,9 +324,9 @@ class Steps:
 
     def __init__(
         self, solver: Binning, sums: BinsState, stage: str, arrays: dict[str, np.ndarray],
-        *, share: float = 0.0, **facts: Any,
+        *, split: Split = NONE_HELD, **facts: Any,
     ) -> None:  # fmt: skip
-        self.solver, self.sums, self.share = solver, sums, share
+        self.solver, self.sums, self.split = solver, sums, split
         self.document, self.arrays = {"stage": stage, **facts}, arrays
         self.occupied = OccupiedBuckets.of(sums.counts)
         self.table = np.zeros(sums.totals.shape, np.int32)
@@ -351,8 +355,7 @@ class Steps:
         self._keep()
         solver = self.solver
         _, scale = self.occupied.integers(V, self.table)
-        seed = solver.recipe.seed
-        statistic = BinsProduct(solver.indexer, self.table, self.share, seed, solver.spare)
+        statistic = BinsProduct(solver.indexer, self.table, self.split, solver.spare)
         state = solver.passes.sum(statistic, self._title(), source=solver.bin_indices)
         image = self.occupied.compress(state.totals) / scale
         solver.spare.append(state.totals)
@@ -371,13 +374,12 @@ class Steps:
 
 
 class Unseen:
-    """The rows that were held out, by their bins: the unexplained share of their variance."""
+    """The rows that choose, by their bins: the unexplained share of their variance."""
 
-    def __init__(self, solver: Binning, opening: Opened) -> None:
-        assert opening.holdout is not None
+    def __init__(self, solver: Binning, sums: BinsState, rows: Block) -> None:
         self.threads, self.reporter = solver.threads, solver.reporter
-        self.indices = solver.indexer.indices(opening.holdout.X, solver.threads)
-        self.deviations = opening.holdout.targets - solver.centre(opening.sums)
+        self.indices = solver.indexer.indices(rows.X, solver.threads)
+        self.deviations = rows.targets - solver.centre(sums)
         squares = (self.deviations**2).sum(axis=0)
         weigh = solver.pipeline.coding.task == REGRESSION  # outputs in units of their own count alike
         self.weights = 1.0 / np.where(squares > 0, squares, 1.0) if weigh else np.ones(len(squares))

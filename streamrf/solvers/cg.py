@@ -9,7 +9,7 @@ import numpy as np
 from streamrf.solvers.base import Fitted
 from streamrf.solvers.conjugate_gradients import CGState, ConjugateGradients, NormalSystem
 from streamrf.solvers.iterative import Factor, IterativeSolver
-from streamrf.solvers.lambda_path import FIRST, LambdaTrial, next_block
+from streamrf.solvers.lambda_path import FIRST, LambdaTrial, next_block, walked_outputs
 from streamrf.statistics.holdout import under
 from streamrf.statistics.scores import Weights
 
@@ -33,41 +33,64 @@ class CG(IterativeSolver):
         with self.run.timed("solve"):
             self._restore()
             self._search(self.factor(state))
-            weights = self.moments.weights(self._best, self._best_trial.ridge)
+            weights = self.moments.weights(self._best, 0.0).at_ridges(self._ridges)
         path = [asdict(trial) for trial in self._tried]
         return self.finish(state, weights, {"preconditioner": self.recipe.preconditioner, "path": path})
 
     def _restore(self) -> None:
         """Where the search stood, if this run resumes another."""
         self._tried: list[LambdaTrial] = []
+        self._scores: list[list[float]] = []  # of each walked output, at each lambda that was tried
         self._best = np.zeros_like(self.moments.cross)
         self._resumed: CGState | None = None
         kept = self.kept("cg")
         if kept:
             document, arrays = kept
             self._tried = [LambdaTrial(**trial) for trial in document["tried"]]
+            self._scores = document.get("scores", [[trial.score] * self._walked for trial in self._tried])
             self._best, self._resumed = arrays[BEST], CGState.load(under(arrays, STATE))
 
     def _search(self, factor: Factor) -> None:
         cg: ConjugateGradients | None = None
         fixed = self.ridge_given or self.holdout is None
-        while (ridges := next_block(self.first_ridge, self._tried, fixed)) is not None:
+        while (ridges := self._next(fixed)) is not None:
             cg = self._begun(cg, ridges, factor)
             self._keep(cg.state)
-            judge = (lambda solution: float(self._errors(solution).min())) if self.holdout is not None else None
+            judge = (
+                (lambda solution: float(self._errors(solution).min(axis=0).mean()))
+                if self.holdout is not None
+                else None
+            )
             solution = cg.run(
                 STEPS, tolerance=TOLERANCE, score=judge, gain=GAIN, patience=PATIENCE, after_step=self._keep
             )
             self._note(ridges, solution, cg.state.iteration)
 
+    @property
+    def _walked(self) -> int:
+        return walked_outputs(self.pipeline.coding)
+
+    def _next(self, fixed: bool) -> list[float] | None:
+        """What any of the outputs wants to try next."""
+        if not self._tried:
+            return next_block(self.first_ridge, [], fixed)
+        known = [trial.ridge for trial in self._tried]
+        for scores in zip(*self._scores[: len(FIRST)], strict=True):
+            tried = [LambdaTrial(*each, 0) for each in zip(known, scores, strict=False)]
+            wanted = next_block(self.first_ridge, tried, fixed)
+            if wanted is not None and wanted[0] not in known:
+                return wanted
+        return None
+
     def _note(self, ridges: list[float], solutions: np.ndarray, steps: int) -> None:
-        """Judge the solution of each lambda, and remember the best of all."""
-        scores = self._errors(solutions) if self.holdout is not None else np.zeros(len(ridges))
-        for ridge, solution, score in zip(ridges, self._blocks(solutions), scores.tolist(), strict=True):
-            if all(score < trial.score for trial in self._tried):
-                self._best = solution.copy()
-            self._tried.append(LambdaTrial(ridge, score, steps))
-            judged = f", hold-out squared error {score:.4g}" if self.holdout is not None else ""
+        """Judge the solution of each lambda, and remember the best for each output."""
+        scores = self._errors(solutions) if self.holdout is not None else np.zeros((len(ridges), self._walked))
+        for ridge, solution, score in zip(ridges, self._blocks(solutions), scores, strict=True):
+            better = [all(new < old[i] for old in self._scores) for i, new in enumerate(score.tolist())]
+            self._best = np.where(np.array(better)[:, None], solution, self._best)
+            self._tried.append(LambdaTrial(ridge, float(score.mean()), steps))
+            self._scores.append(score.tolist())
+            judged = f", hold-out squared error {score.mean():.4g}" if self.holdout is not None else ""
             self.reporter.note(f"lambda {ridge:.3g}: {steps} steps{judged}")
 
     def _begun(self, before: ConjugateGradients | None, ridges: list[float], factor: Factor) -> ConjugateGradients:
@@ -94,14 +117,15 @@ class CG(IterativeSolver):
 
     def _keep(self, state: CGState) -> None:
         arrays = {STATE + name: array for name, array in state.arrays().items()}
-        self.keep("cg", {"tried": [asdict(trial) for trial in self._tried]}, {**arrays, BEST: self._best})
+        document = {"tried": [asdict(trial) for trial in self._tried], "scores": self._scores}
+        self.keep("cg", document, {**arrays, BEST: self._best})
 
     def _blocks(self, solution: np.ndarray) -> np.ndarray:
         """(lambdas, outputs, D)."""
         return solution.reshape(-1, *self.moments.cross.shape)
 
     def _errors(self, solution: np.ndarray) -> np.ndarray:
-        """For each lambda the squared error on the hold-out rows, as a share of the variance of the targets."""
+        """(lambdas, walked outputs): squared errors on the rows that choose, as shares of the targets' variances."""
         assert self.holdout is not None
         several = [self.moments.weights(part, 0.0) for part in self._blocks(solution)]
         together = Weights(
@@ -109,9 +133,13 @@ class CG(IterativeSolver):
             np.concatenate([one.intercept for one in several]), 0.0,
         )  # fmt: skip
         scores = self.holdout_scores(together).reshape(len(self.holdout), len(several), -1)
-        errors = ((scores - self.holdout.targets[:, None, :]) ** 2).sum(axis=2)
-        return self.holdout_weights @ errors / max(float(self.moments.target_variance.sum()), np.finfo(float).tiny)
+        errors = np.tensordot(self.holdout_weights, (scores - self.holdout.targets[:, None, :]) ** 2, axes=1)
+        variance = self.moments.target_variance
+        if self._walked == 1:
+            errors, variance = errors.sum(axis=1, keepdims=True), variance.sum(keepdims=True)
+        return errors / np.maximum(variance, np.finfo(float).tiny)
 
     @property
-    def _best_trial(self) -> LambdaTrial:
-        return min(self._tried, key=lambda trial: trial.score)
+    def _ridges(self) -> np.ndarray:
+        """The best lambda for each walked output."""
+        return np.array([trial.ridge for trial in self._tried])[np.argmin(self._scores, axis=0)]

@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from streamrf.data.source import Block
-from streamrf.features.targets import DIGITS
+import numpy as np
+
+from streamrf.data.source import Block, Source
+from streamrf.data.split import Split
+from streamrf.features.targets import DIGITS, TargetCoding
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
-from streamrf.solvers.lambda_path import (
-    FoldPath,
-    HoldoutPath,
-    LambdaWalk,
-    Unseen,
-    as_read,
-    judge,
-    shares,
-    total_of,
-    weighed,
-)
+from streamrf.solvers.judging import Unseen, as_read, by_role, calibrate, judge, shares, weighed
+from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, total_of, walked_outputs
 from streamrf.solvers.passes import weighting_of
-from streamrf.solvers.plan import PASS, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
+from streamrf.solvers.plan import (
+    FEW_ROWS,
+    HOLDOUT_ROWS,
+    PASS,
+    SOLVE,
+    Part,
+    Plan,
+    Sizes,
+    holdout_parts,
+    reading_parts,
+)
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, worst_work_bytes
-from streamrf.statistics.holdout import Folds, FoldsState, Holdout, HoldoutState, fold_of
+from streamrf.statistics.holdout import Folds, FoldsState, Holdout, HoldoutState
 from streamrf.statistics.scores import Calibration, Weights
 from streamrf.statistics.targets import Weighting
-from streamrf.support.errors import DataError
+from streamrf.support.errors import DataError, InputError
 from streamrf.support.settings import AUTO
 
 LOWER_D = "lower `D`"
 LAMBDAS = 6  # that are tried, most often
 CROSSING = 3000  # features below which nothing is much faster
+FOLDS, FOLDS_OF_FEW = 5, 10
+FEW_FOLDED, FEWEST_FOLDED = range(100, 1000), 30  # rows that have more folds, and the fewest that have any
+FOLDS_SHARE = 0.5  # of the memory: rows that are held out take less
 
 
 @dataclass
 class Verdict:
     """What the rows that were not trained on decided, and the sums of all rows."""
 
-    ridge: float
+    ridges: np.ndarray  # of each output, or one for all
     calibration: Calibration | None
     gram: GramState
     metadata: dict[str, Any]
@@ -57,7 +64,7 @@ class Cholesky(Solver):
 
     @classmethod
     def plan(cls, sizes: Sizes) -> Plan:
-        D, layout, folds = sizes.recipe.D, gram_layout(sizes), sizes.recipe.cv
+        D, layout, folds = sizes.recipe.D, gram_layout(sizes), folds_for(sizes)
         state = 8 * layout.length
         parts = {
             "statistics": Part(state * (folds or 1), (PASS, SOLVE), LOWER_D),
@@ -70,7 +77,7 @@ class Cholesky(Solver):
         )
         why = f"the {D} x {D} system fits in memory, and one pass of exact sums solves it for every lambda"
         parts |= {**reading, **holdout_parts(sizes)}
-        return Plan(sizes, cls.name, why, parts, 1 + sizes.scaling_passes, span_rows, span_bytes)
+        return Plan(sizes, cls.name, why, parts, 1 + sizes.scaling_passes, span_rows, span_bytes, folds=folds)
 
     @classmethod
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
@@ -79,7 +86,7 @@ class Cholesky(Solver):
         n, D = sizes.rows, recipe.D
         compute = n * D / rates.features(sizes.source.n_features) + n * float(gram_layout(sizes).size) ** 2 / rates.gram
         lambdas = 1 if recipe.ridge is not None else LAMBDAS
-        solves = 1 + lambdas if not recipe.cv else recipe.cv * (lambdas + 1) + 2
+        solves = 2 + lambdas if not plan.folds else plan.folds * (lambdas + 1) + 3
         return {
             "pass": max(compute, n * sizes.row_bytes / rates.read) * plan.passes,
             "solve": solves * (D**3 / 3.0 / rates.factor + D * D * 8 / 5e9),
@@ -90,20 +97,20 @@ class Cholesky(Solver):
         return sizes.recipe.D >= CROSSING
 
     def fit(self) -> Fitted:
-        folds = self.run.asked.cv
-        verdict = self._by_folds(folds) if folds else self._by_holdout()
+        verdict = self._by_folds(self.run.split.folds) if self.run.split.folds else self._by_holdout()
         with self.run.timed("solve"):
             weights = self._solve(verdict)
+        if weights.ridges:
+            verdict.metadata["lambda_by_output"] = list(weights.ridges)
         gram = verdict.gram if self._weighting.plain else None  # sums of weighted rows cannot be added to later
         return Fitted(weights, verdict.gram.rows, verdict.gram.digest(), verdict.calibration, gram, verdict.metadata)
 
     def sums(self) -> HoldoutState[GramState]:
         """One pass."""
         with self.run.timed("pass"):
-            return self.passes.sum(
-                Holdout(self._gram(), self.run.plan.holdout, self.recipe.seed, self.run.shard_starts)
-            )
+            return self.passes.sum(Holdout(self._gram, self.run.split, self.run.shard_starts))
 
+    @cached_property
     def _gram(self) -> Gram:
         pipeline, weights = self.pipeline, self._weighting.class_weights
         return Gram.on_this_machine(pipeline.scaling, pipeline.map, pipeline.coding, self.threads.count, weights)
@@ -113,64 +120,84 @@ class Cholesky(Solver):
         return weighting_of(self.passes)
 
     def _by_holdout(self) -> Verdict:
-        """Rows that were held out choose; then they are in."""
+        """Some of the rows that were held out choose, and are in; the others judge, and then they are in too."""
         state = self.sums()
         check_rows(state.rows)
-        verdict = Verdict(self.first_ridge, None, state.sums, {"holdout": None})
+        verdict = Verdict(np.array([self.first_ridge]), None, state.sums, {"holdout": None})
+        choosing, judges = by_role(self.run.split, state.holdout)
         with self.run.timed("solve"):
-            holdout = state.holdout.table()
-            if holdout is not None and state.sums.rows >= 2:
-                unseen = self._weighed(holdout)
-                path = self._path(state.sums, unseen)
-                verdict.ridge = self._walk(path)
+            if choosing is not None and state.sums.rows >= 2:
+                path = self._path(state.sums, self._weighed(choosing))
+                verdict.ridges = self._walk(path)
                 verdict.metadata["lambda_path"] = path.table()
-                verdict.calibration, verdict.metadata["holdout"] = self._judged([(path.weights, holdout)])
-            if holdout is not None:  # bits equal to never having been held out
-                self._gram().update(state.sums, as_read(self.pipeline.coding, holdout), self.threads)
+                assert path.weights is not None
+                verdict.calibration = self._calibrated([(path.weights, choosing)])
+                del path  # and with it a matrix
+            if choosing is not None and choosing is not judges:
+                self._join(verdict, choosing)
+            self._judge(verdict, judges)
         return verdict
 
     def _by_folds(self, folds: int) -> Verdict:
-        statistic = Folds(self._gram(), folds, self.recipe.seed)
-        share, seed, starts = self.run.plan.holdout, self.recipe.seed, self.run.shard_starts
+        split = self.run.split.judges_only()
+        statistic, kept = Folds(self._gram, folds, split), kept_share(self.pipeline.coding, split, self.run.source)
         with self.run.timed("pass"):
             state: HoldoutState[FoldsState[GramState]] = self.passes.sum(
-                Holdout(statistic, share, seed, starts, apart=False)
+                Holdout(statistic, split, self.run.shard_starts, kept)
             )
-        check_rows(state.rows)
+        check_rows(state.sums.rows)
+        if self.run.asked.cv:
+            check_folds(state.sums.folds)
         with self.run.timed("solve"):
             path = FoldPath(state.sums.folds, self.pipeline.map, self.pipeline.coding, self.threads)
-            ridge = self._walk(path)
-            parts = self._out_of_fold(path, state)
-            calibration, metrics = self._judged(parts) if parts else (None, None)
-            metadata = {"holdout": metrics, "cross_validation": path.summary()}
+            ridges = self._walk(path)
+            calibration = self._calibrated(self._out_of_fold(path, state))
+            metadata = {"holdout": None, "cross_validation": path.summary()}
             del path  # and with it a matrix and a state
-            return Verdict(ridge, calibration, total_of(state.sums.folds), metadata)
+            verdict = Verdict(ridges, calibration, total_of(state.sums.folds), metadata)
+            self._judge(verdict, state.holdout.table())
+        return verdict
 
-    def _judged(self, parts: list[Unseen]) -> tuple[Calibration | None, dict[str, Any]]:
-        return judge(self.pipeline, parts, self.threads, self._weighting, self.recipe.threshold)
+    def _calibrated(self, parts: list[Unseen]) -> Calibration | None:
+        return calibrate(self.pipeline, parts, self.threads, self._weighting, self.recipe.threshold)
 
     def _out_of_fold(self, path: FoldPath, state: HoldoutState[FoldsState[GramState]]) -> list[Unseen]:
         """The rows kept of each fold, with weights that have not seen it."""
-        kept = state.holdout.table()
+        kept = state.sample.table()
         if kept is None:
             return []
         folds = state.sums.folds
-        place = fold_of(kept.index, len(folds), self.recipe.seed)
+        place = self.run.split.folds_of(kept)
         present = [number for number in range(len(folds)) if (place == number).any()]
-        return [(path.weights_without(folds[i], path.ridge), kept.take(place == i)) for i in present]
+        return [(path.weights_without(folds[i], path.ridges), kept.take(place == i)) for i in present]
+
+    def _judge(self, verdict: Verdict, judges: Block | None) -> None:
+        """By weights that have seen every other row; then the rows that judged are in, with the bits that they would
+        have given if they had never been held out."""
+        if judges is None:
+            return
+        if verdict.gram.rows >= 2:
+            weights = self._solver(verdict.gram).solve_each(verdict.ridges)
+            unseen = [(weights, judges)]
+            verdict.metadata["holdout"] = judge(self.pipeline, unseen, verdict.calibration, self.threads)
+        self._join(verdict, judges)
+
+    def _join(self, verdict: Verdict, rows: Block) -> None:
+        self._gram.update(verdict.gram, as_read(self.pipeline.coding, rows), self.threads)
 
     def _weighed(self, rows: Block) -> Block:
         return weighed(self.pipeline.coding, rows, self._weighting)
 
-    def _walk(self, path: LambdaWalk) -> float:
+    def _walk(self, path: LambdaWalk) -> np.ndarray:
         """The best lambda of a path; one that was asked for is only judged."""
-        ridge = path.choose(self.first_ridge, fixed=self.ridge_given)
-        self.reporter.note(f"lambda {ridge:.3g} ({len(path.tried)} tried){path.at_an_end()}")
-        return ridge
+        ridges = path.choose(self.first_ridge, fixed=self.ridge_given)
+        named = ", ".join(f"{ridge:.3g}" for ridge in np.unique(ridges))
+        self.reporter.note(f"lambda {named} ({len(path.tried)} tried){path.at_an_end()}")
+        return ridges
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
-        X = self.pipeline.scaled(holdout.X)
-        return HoldoutPath(self._solver(gram), self.pipeline.map, X, holdout.targets, shares(holdout))
+        X, outputs = self.pipeline.scaled(holdout.X), walked_outputs(self.pipeline.coding)
+        return HoldoutPath(self._solver(gram), self.pipeline.map, X, holdout.targets, shares(holdout), outputs)
 
     def _solver(self, gram: GramState) -> RidgeSolver:
         equations = NormalEquations.from_state(gram, self.pipeline.map, self.pipeline.coding)
@@ -179,19 +206,49 @@ class Cholesky(Solver):
     def _solve(self, verdict: Verdict) -> Weights:
         """Weights from the sums of all rows."""
         solver = self._solver(verdict.gram)
-        weights = solver.solve(verdict.ridge)
+        weights = solver.solve_each(verdict.ridges)
         if weights.jitter:  # rare, and worth another factorisation to say how singular it is
-            weights = solver.solve(verdict.ridge, dimension=True)
+            smallest = solver.solve(float(verdict.ridges.min()), dimension=True)
             self.reporter.note(
-                f"at lambda {weights.ridge:.3g} the system is singular to rounding (effective rank"
-                f" {weights.rank:.0f} of {len(weights.coefficients)}): solved at {weights.ridge + weights.jitter:.3g}"
+                f"at lambda {smallest.ridge:.3g} the system is singular to rounding (effective rank"
+                f" {smallest.rank:.0f} of {self.recipe.D}): solved at {smallest.ridge + smallest.jitter:.3g}"
             )
+            weights = replace(weights, rank=smallest.rank)
         return weights
 
 
 def check_rows(rows: int) -> None:
     if rows < 2:
         raise DataError(f"{rows} usable rows: at least two are needed to fit a model")
+
+
+def check_folds(folds: list[GramState]) -> None:
+    smallest = min(fold.rows for fold in folds)
+    if smallest < 2:
+        raise InputError(f"`cv={len(folds)}`: a fold has {smallest} rows only, give fewer folds or more rows")
+
+
+def folds_for(sizes: Sizes) -> int:
+    """How many folds choose lambda: as asked for, or some where rows are few and nothing else was; 0 for none.
+
+    Frequencies and metrics that are learned from targets have seen the rows of every fold: rows apart choose then.
+    """
+    recipe, rows = sizes.recipe, sizes.rows
+    if sizes.folds is not None:
+        return sizes.folds
+    if recipe.cv:
+        return recipe.cv
+    asked = recipe.ridge is not None or recipe.holdout is not None
+    if asked or not FEWEST_FOLDED <= rows < FEW_ROWS or recipe.learns_from_targets:
+        return 0
+    folds = FOLDS_OF_FEW if rows in FEW_FOLDED else FOLDS
+    needed = 8 * gram_layout(sizes).length * (folds + 1) + RidgeSolver.matrix_bytes(recipe.D)
+    return folds if needed < FOLDS_SHARE * (sizes.budget - sizes.reserved) else 0
+
+
+def kept_share(coding: TargetCoding, split: Split, source: Source) -> float:
+    """Of the rows in folds, to calibrate classes by; numbers need none."""
+    return min(1.0, HOLDOUT_ROWS / max(source.n_rows, 1)) if coding.classes and split.judge > 0 else 0.0
 
 
 def gram_layout(sizes: Sizes) -> Layout:

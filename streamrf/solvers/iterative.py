@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrf.data.screening import RowCache
+from streamrf.data.screening import RowCache, held_numbers
 from streamrf.data.source import Block, Source
 from streamrf.features.base import Scorer, batch_rows, scored_width
 from streamrf.features.precision import make_precision
@@ -25,14 +25,14 @@ from streamrf.solvers.factors import (
     preconditioner_bytes,
     sample_rows,
 )
-from streamrf.solvers.lambda_path import judge, shares, weighed
+from streamrf.solvers.judging import by_role, calibrate, judge, shares, weighed
 from streamrf.solvers.passes import weighting_of
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.settings import SolverSettings
 from streamrf.statistics.gradient import KEPT_BYTES, Gradient, GradientState, Pull
 from streamrf.statistics.gradient_kernels import KeptFeatures
-from streamrf.statistics.holdout import Holdout, HoldoutState, numbers_chosen, under
+from streamrf.statistics.holdout import Holdout, HoldoutState, under
 from streamrf.statistics.losses import ScorePull, TargetPull
 from streamrf.statistics.scores import Calibration, Weights
 from streamrf.statistics.targets import Weighting
@@ -136,23 +136,24 @@ class IterativeSolver(Solver):
         pipeline, weighting = self.pipeline, self.weighting
         return Gradient(
             pipeline.scaling, pipeline.map, pipeline.coding, pull, coefficients, intercept, self.run.source.n_rows,
-            self.run.plan.holdout, self.recipe.seed, weighting.heaviest, weighting.class_weights, self._features,
+            self.run.split, weighting.heaviest, weighting.class_weights, self._features,
         )  # fmt: skip
 
     @cached_property
     def _features(self) -> KeptFeatures | None:
         if not self.run.plan.keeps_features:
             return None
-        map = self.pipeline.map
-        rows, share = self.run.source.n_rows, self.run.plan.holdout
-        apart = numbers_chosen(rows, share, self.recipe.seed)
-        return KeptFeatures(rows, scored_width(map), map.precision.features, apart)
+        map, plan, source = self.pipeline.map, self.run.plan, self.run.source
+        apart = held_numbers(source, self.run.split, plan.span_rows, plan.span_bytes)
+        return KeptFeatures(source.n_rows, scored_width(map), map.precision.features, apart)
 
     @cached_property
     def rows(self) -> Source:
         """What passes read: the data, or what is left to know of it once all features are kept."""
         source, kept = self.run.source, self._features
-        return source if kept is None else RowCache(source, self.recipe.nan, lambda: kept.summed == self._summed)
+        if kept is None:
+            return source
+        return RowCache(source, self.recipe.nan, self.run.split, lambda: kept.summed == self._summed)
 
     def keep(self, stage: str, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.passes.keep({"stage": stage, SAMPLE: self._sample_rows, **document}, {**self._fixed, **arrays})
@@ -167,7 +168,7 @@ class IterativeSolver(Solver):
         pull = TargetPull(self.pipeline.coding)
         gradient = self.gradient(pull, np.zeros((self.pipeline.map.n_features, 0)), np.zeros(0))
         share = min(1.0, drawn_rows(self.recipe, self._sample_rows) / max(self.run.source.n_rows, 1))
-        statistic = Holdout(gradient, self.run.plan.holdout, self.recipe.seed, self.run.shard_starts, share)
+        statistic = Holdout(gradient, self.run.split, self.run.shard_starts, share)
         kept = self.passes.kept
         if kept and kept.document.get("stage", "opening") != "opening":
             state = statistic.load(under(kept.arrays, OPENING))
@@ -180,7 +181,8 @@ class IterativeSolver(Solver):
         self._summed = state.sums.rows
         self._fixed |= {OPENING + name: array for name, array in state.arrays().items()}
         self.moments = CentredMoments.from_state(state.sums, gradient, self.pipeline.map, self.pipeline.coding)
-        self.holdout, self.sample = state.holdout.table(), state.sample.table()
+        self.holdout, self.judges = by_role(self.run.split, state.holdout)
+        self.sample = state.sample.table()
         return state
 
     @cached_property
@@ -266,14 +268,18 @@ class IterativeSolver(Solver):
         return weighed(self.pipeline.coding, rows, self.weighting)
 
     def finish(self, state: HoldoutState[GradientState], weights: Weights, facts: dict[str, Any]) -> Fitted:
-        """Judged on the rows that were never summed."""
-        calibration, metrics = self.judged(weights) if self.holdout is not None else (self.calibration, None)
-        metadata = {"holdout": metrics, "solver": {"name": self.name, **facts}}
+        """Calibrated on the rows that chose, judged on those that did not."""
+        calibration = self.calibrated(weights) if self.holdout is not None else self.calibration
+        metrics = None
+        if self.judges is not None:
+            metrics = judge(self.pipeline, [(weights, self.judges)], calibration, self.threads)
+        metadata: dict[str, Any] = {"lambda_by_output": list(weights.ridges)} if weights.ridges else {}
+        metadata |= {"holdout": metrics, "solver": {"name": self.name, **facts}}
         return Fitted(weights, state.rows, state.sums.digest(), calibration, None, metadata)
 
-    def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
+    def calibrated(self, weights: Weights) -> Calibration | None:
         assert self.holdout is not None
-        return judge(self.pipeline, [(weights, self.holdout)], self.threads, self.weighting, self.recipe.threshold)
+        return calibrate(self.pipeline, [(weights, self.holdout)], self.threads, self.weighting, self.recipe.threshold)
 
 
 def feature_bytes(recipe: SolverSettings) -> int:

@@ -1,6 +1,7 @@
-"""Choosing lambda by rows that were not trained on, and judging weights by them: calibration and metrics.
+"""Choosing lambda by rows that were not trained on.
 
-Lambda walks downhill on some error. Iterative solvers choose the next from what those before came to.
+Lambda walks downhill on some error: one lambda for each number that is predicted, one for all classes. Iterative
+solvers choose the next from what those before came to.
 
 Cross-validation and GCV get theirs from sums alone, without rows.
 
@@ -14,22 +15,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap, Scorer
-from streamrf.features.pipeline import Pipeline
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import GramState
-from streamrf.statistics.metrics import Unit
-from streamrf.statistics.scores import Calibration, Predictor, Scores, Weights
-from streamrf.statistics.targets import Weighting, row_weights
-from streamrf.support.errors import InputError
+from streamrf.statistics.scores import Weights
 from streamrf.support.threads import Threads
 
 RIDGE_LIMITS = (1e-13, 1e2)
@@ -37,72 +33,90 @@ HAIR = 1e-4  # a smaller share of the error is no reason to move on
 
 
 class LambdaWalk(ABC):
-    """Walks lambda downhill in steps of ten and then of its root. Subclasses say what the error is."""
+    """Walks lambda downhill in steps of ten and then of its root, for all outputs together, and keeps the best for each
+    of them. Subclasses say what the errors are."""
 
-    def __init__(self) -> None:
-        self.tried: dict[float, float] = {}
-        self.ridge, self.best = math.nan, math.inf
-
-    @abstractmethod
-    def error(self, ridge: float) -> float:
-        """The error at this lambda."""
+    def __init__(self, outputs: int = 1) -> None:
+        self.tried: dict[float, float] = {}  # the mean error at each lambda
+        self.ridges, self.best = np.full(outputs, math.nan), np.full(outputs, math.inf)
 
     @abstractmethod
-    def keep(self) -> None:
-        """The lambda tried last is the best so far: hold on to what belongs to it."""
+    def errors(self, ridge: float) -> np.ndarray:
+        """(outputs,): the errors at this lambda."""
 
-    def choose(self, start: float, *, fixed: bool = False) -> float:
-        """The best lambda; one that is ``fixed`` is only judged."""
+    @abstractmethod
+    def keep(self, outputs: np.ndarray) -> None:
+        """The lambda tried last is the best so far for these outputs (a mask): hold on to what belongs to it."""
+
+    def choose(self, start: float, *, fixed: bool = False) -> np.ndarray:
+        """(outputs,): the best lambda of each; one that is ``fixed`` is only judged."""
         self.consider(start)
         if not fixed:
             for factor in (10.0, 10.0**0.5):
-                here = self.ridge
-                self._walk(here, 1 / factor) or self._walk(here, factor)
-        return self.ridge
+                for here in np.unique(self.ridges).tolist():
+                    outputs = self.ridges == here
+                    down = self._walk(here, 1 / factor, outputs)
+                    if (outputs & ~down).any():
+                        self._walk(here, factor, outputs & ~down)
+        return self.ridges
 
     def at_an_end(self) -> str:
         """What it means that the best lambda is the smallest or the largest there is; nothing where it is not."""
-        if self.ridge / 10 < RIDGE_LIMITS[0]:
+        if self.ridges.min() / 10 < RIDGE_LIMITS[0]:
             return ": the smallest there is, so the model could bear more features (raise `D`)"
-        if self.ridge * 10 > RIDGE_LIMITS[1]:
+        if self.ridges.max() * 10 > RIDGE_LIMITS[1]:
             return ": the largest there is, so the features explain next to nothing"
         return ""
 
-    def _walk(self, start: float, factor: float) -> bool:
-        """Follow one direction as long as it gets better; whether it did at all."""
-        ridge, better = start * factor, False
-        while RIDGE_LIMITS[0] <= ridge <= RIDGE_LIMITS[1] and self.consider(ridge):
-            ridge, better = ridge * factor, True
+    def _walk(self, start: float, factor: float, outputs: np.ndarray) -> np.ndarray:
+        """Follow one direction as long as any of these outputs gets better; which did at all."""
+        ridge, better = start * factor, np.zeros(len(outputs), bool)
+        while RIDGE_LIMITS[0] <= ridge <= RIDGE_LIMITS[1]:
+            now = self.consider(ridge) & outputs
+            if not now.any():
+                break
+            ridge, better = ridge * factor, better | now
         return better
 
-    def consider(self, ridge: float) -> bool:
-        """Whether this lambda is the best so far by more than a hair."""
-        self.tried[ridge] = error = self.error(ridge)
-        if not (error < self.best * (1 - HAIR) or math.isnan(self.ridge)):
-            return False
-        self.ridge, self.best = ridge, error
-        self.keep()
-        return True
+    def consider(self, ridge: float) -> np.ndarray:
+        """(outputs,): for which of them this lambda is the best so far by more than a hair."""
+        errors = self.errors(ridge)
+        self.tried[ridge] = float(errors.mean())
+        better = (errors < self.best * (1 - HAIR)) | np.isnan(self.ridges)
+        self.ridges, self.best = np.where(better, ridge, self.ridges), np.where(better, errors, self.best)
+        if better.any():
+            self.keep(better)
+        return better
+
+
+def walked_outputs(coding: TargetCoding) -> int:
+    """Numbers have a lambda each, as each has units of its own. Classes share one: their scores are compared."""
+    return 1 if coding.classes else coding.outputs
+
+
+def _by_output(errors: np.ndarray, outputs: int) -> np.ndarray:
+    """Errors of all columns, as a walk wants them."""
+    return errors if len(errors) == outputs else errors.mean(keepdims=True)
 
 
 class HoldoutPath(LambdaWalk):
     """Lambda by the squared error on rows held out; ``X`` is scaled, ``y`` coded, ``shares`` add up to one."""
 
     def __init__(
-        self, solver: RidgeSolver, map: FeatureMap, X: np.ndarray, y: np.ndarray, shares: np.ndarray
+        self, solver: RidgeSolver, map: FeatureMap, X: np.ndarray, y: np.ndarray, shares: np.ndarray, outputs: int = 1
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(outputs)
         self.solver, self.map, self.X, self.y, self.shares = solver, map, X, y, shares
-        self.weights: Weights
+        self.weights: Weights | None = None
 
-    def error(self, ridge: float) -> float:
+    def errors(self, ridge: float) -> np.ndarray:
         self._last = self.solver.solve(ridge)
         scorer = Scorer(self.map, self._last.coefficients, self._last.intercept)
-        errors = ((scorer.scores(self.X, self.solver.threads) - self.y) ** 2).mean(axis=1)
-        return float((self.shares * errors).sum())
+        errors = (scorer.scores(self.X, self.solver.threads) - self.y) ** 2
+        return _by_output(self.shares @ errors, len(self.ridges))
 
-    def keep(self) -> None:
-        self.weights = self._last
+    def keep(self, outputs: np.ndarray) -> None:
+        self.weights = self._last if self.weights is None else self.weights.with_outputs(self._last, outputs)
 
     def table(self) -> list[dict[str, float]]:
         """What was tried, for the metadata."""
@@ -147,30 +161,31 @@ def _quadratic_of_panel(panel: Any, j0: int, n: float, mean: Any, coefficients: 
     return total
 
 
-def generalised_error(solver: RidgeSolver, ridge: float) -> tuple[Weights, float]:
-    """Weights and the GCV score: the training error over ``(1 - degrees of freedom / rows)^2``, intercept included."""
+def generalised_errors(solver: RidgeSolver, ridge: float) -> tuple[Weights, np.ndarray]:
+    """Weights and the GCV score of each output: the training error over ``(1 - degrees of freedom / rows)^2``,
+    intercept included."""
     equations = solver.equations
     weights = solver.solve(ridge, dimension=True)
     assert weights.rank is not None
     left = 1.0 - (weights.rank + 1.0) / equations.rows
-    mean = float(squared_errors(equations, weights, solver.threads).mean())
-    return weights, mean / left**2 if left > 0 else math.inf
+    errors = squared_errors(equations, weights, solver.threads)
+    return weights, errors / left**2 if left > 0 else np.full(len(errors), math.inf)
 
 
 class GcvPath(LambdaWalk):
     """Lambda by generalised cross-validation: no hold-out rows, no folds, only the sums."""
 
-    def __init__(self, solver: RidgeSolver) -> None:
-        super().__init__()
+    def __init__(self, solver: RidgeSolver, outputs: int = 1) -> None:
+        super().__init__(outputs)
         self.solver = solver
-        self.weights: Weights
+        self.weights: Weights | None = None
 
-    def error(self, ridge: float) -> float:
-        self._last, error = generalised_error(self.solver, ridge)
-        return error
+    def errors(self, ridge: float) -> np.ndarray:
+        self._last, errors = generalised_errors(self.solver, ridge)
+        return _by_output(errors, len(self.ridges))
 
-    def keep(self) -> None:
-        self.weights = self._last
+    def keep(self, outputs: np.ndarray) -> None:
+        self.weights = self._last if self.weights is None else self.weights.with_outputs(self._last, outputs)
 
     def table(self) -> list[dict[str, float | None]]:
         """What was tried, for the metadata."""
@@ -189,35 +204,34 @@ class FoldPath(LambdaWalk):
     """Lambda by K-fold cross-validation from the sums of the folds."""
 
     def __init__(self, folds: list[GramState], map: FeatureMap, coding: TargetCoding, threads: Threads) -> None:
-        super().__init__()
+        super().__init__(walked_outputs(coding))
         self.folds, self.map, self.coding, self.threads = folds, map, coding, threads
         self.total = total_of(folds)
-        self.errors: dict[float, list[float]] = {}
-        smallest = min(fold.rows for fold in self.folds)
-        if smallest < 2:
-            raise InputError(f"`cv={len(self.folds)}`: a fold has {smallest} rows only, give fewer folds or more rows")
-        self._weights = [self._equations(fold).rows for fold in self.folds]
+        self.by_fold: dict[float, np.ndarray] = {}  # (folds, outputs) at each lambda
+        self._filled = [fold for fold in self.folds if fold.rows]
+        self._weights = [self._equations(fold).rows for fold in self._filled]
         self.solver = RidgeSolver(self._equations(self.total), threads)
 
     def _equations(self, state: GramState) -> NormalEquations:
-        return NormalEquations.from_state(state, self.map, self.coding)
+        return NormalEquations.from_state(state, self.map, self.coding, fewest=1)
 
-    def error(self, ridge: float) -> float:
+    def errors(self, ridge: float) -> np.ndarray:
         """The mean over all rows, by their weights, each judged by a solution that has not seen its fold."""
-        self.errors[ridge] = [self._fold_error(fold, ridge) for fold in self.folds]
-        return float(np.average(self.errors[ridge], weights=self._weights))
+        self.by_fold[ridge] = np.array([self._fold_errors(fold, ridge) for fold in self._filled])
+        return np.average(self.by_fold[ridge], axis=0, weights=self._weights)
 
-    def keep(self) -> None:
+    def keep(self, outputs: np.ndarray) -> None:
         """Nothing: weights are one more solve a fold."""
 
-    def _fold_error(self, fold: GramState, ridge: float) -> float:
-        return float(squared_errors(self._equations(fold), self.weights_without(fold, ridge), self.threads).mean())
+    def _fold_errors(self, fold: GramState, ridge: float) -> np.ndarray:
+        weights = self.weights_without(fold, np.array([ridge]))
+        return _by_output(squared_errors(self._equations(fold), weights, self.threads), len(self.ridges))
 
-    def weights_without(self, fold: GramState, ridge: float) -> Weights:
+    def weights_without(self, fold: GramState, ridges: np.ndarray) -> Weights:
         """Weights of ``total - fold``."""
         with self._taken_out(fold):
             self.solver.equations = self._equations(self.total)
-            return self.solver.solve(ridge)
+            return self.solver.solve_each(ridges)
 
     @contextmanager
     def _taken_out(self, fold: GramState) -> Iterator[None]:
@@ -230,14 +244,16 @@ class FoldPath(LambdaWalk):
     def summary(self) -> dict[str, Any]:
         """Errors by lambda and fold, for the metadata: mean, spread (one deviation over folds), and GCV."""
         self.solver.equations = self._equations(self.total)
-        _, gcv = generalised_error(self.solver, self.ridge)
-        chosen = self.errors[self.ridge]
+        gcv = GcvPath(self.solver, len(self.ridges))
+        for ridge in np.unique(self.ridges).tolist():
+            gcv.consider(ridge)
+        chosen = np.mean([self.by_fold[ridge][:, i] for i, ridge in enumerate(self.ridges.tolist())], axis=0).tolist()
         return {
             "folds": len(self.folds), "rows": [fold.rows for fold in self.folds],
-            "mean_squared_error": self.tried[self.ridge], "spread": float(np.std(chosen, ddof=1)), "by_fold": chosen,
-            "path": [{"lambda": ridge, "mean": self.tried[ridge], "by_fold": self.errors[ridge]}
-                     for ridge in sorted(self.errors)],
-            "gcv": gcv if math.isfinite(gcv) else None,
+            "mean_squared_error": float(self.best.mean()), "spread": float(np.std(chosen, ddof=1)), "by_fold": chosen,
+            "path": [{"lambda": ridge, "mean": self.tried[ridge], "by_fold": errors.mean(axis=1).tolist()}
+                     for ridge, errors in sorted(self.by_fold.items())],
+            "gcv": float(gcv.best.mean()) if np.isfinite(gcv.best).all() else None,
         }  # fmt: skip
 
 
@@ -297,75 +313,6 @@ def _promised(first: float, second: float, third: float) -> float:
     """What the next step would gain, if gains went on falling as those of the last two steps did."""
     before, last = first - second, second - third
     return last * min(1.0, last / before) if before > 0 else last
-
-
-Unseen = tuple[Weights, Block]  # weights, and rows (with coded targets and weights of their own) not seen by them
-
-
-def judge(
-    pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting | None = None,
-    threshold: float | str | None = None, known: Calibration | None = None,
-) -> tuple[Calibration | None, dict[str, Any]]:  # fmt: skip
-    """Calibration on rows that the weights beside them have not seen, or one that is known; and the metrics there.
-
-    Weights of classes take part in the calibration only: metrics are those that ``evaluate`` gives of such rows.
-    """
-    calibration = None
-    if pipeline.coding.classes:
-        calibration = calibrate(pipeline, parts, threads, weighting or Weighting(), threshold, known)
-    return calibration, metrics(pipeline, parts, calibration, threads)
-
-
-def metrics(
-    pipeline: Pipeline, parts: list[Unseen], calibration: Calibration | None, threads: Threads
-) -> dict[str, Any]:
-    """The metrics of weights on rows that they have not seen."""
-    weights = _joined([rows.weights for _, rows in parts])
-    unit = Unit.of(float(weights.max())) if weights is not None and weights.max() > 0 else None
-    scores = [Scores(Predictor(pipeline, weights, calibration), unit) for weights, _ in parts]
-    state = scores[0].zero()
-    for each, (_, rows) in zip(scores, parts, strict=True):
-        each.update(state, as_read(pipeline.coding, rows), threads)
-    return scores[0].metrics(state)
-
-
-def calibrate(
-    pipeline: Pipeline, parts: list[Unseen], threads: Threads, weighting: Weighting,
-    threshold: float | str | None = None, known: Calibration | None = None,
-) -> Calibration:  # fmt: skip
-    """Rows count for their weights in the threshold, and for those of their classes too in the slopes."""
-    scores = np.concatenate([Predictor(pipeline, weights, None).scores(rows.X, threads) for weights, rows in parts])
-    codes = np.concatenate([class_codes(rows.targets) for _, rows in parts])
-    weights = _joined([weighed(pipeline.coding, rows, weighting).weights for _, rows in parts])
-    calibration = known or Calibration.fit(scores, codes, weights)
-    return calibration.with_threshold(threshold, scores, codes, _joined([rows.weights for _, rows in parts]))
-
-
-def _joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-    """All of them, or None where any is missing."""
-    known = [each for each in parts if each is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
-
-
-def class_codes(values: np.ndarray) -> np.ndarray:
-    """Class positions from the coded targets that hold-out rows keep."""
-    return (values[:, 0] > 0).astype(np.int64) if values.shape[1] == 1 else values.argmax(axis=1)
-
-
-def as_read(coding: TargetCoding, rows: Block) -> Block:
-    """Hold-out rows with their targets as a source gives them."""
-    return replace(rows, y=np.asarray(coding.classes)[class_codes(rows.targets)]) if coding.classes else rows
-
-
-def weighed(coding: TargetCoding, rows: Block, weighting: Weighting) -> Block:
-    """Hold-out rows with all that they count for: their own weights times those of their classes."""
-    return replace(rows, weights=row_weights(as_read(coding, rows), coding, weighting.class_weights))
-
-
-def shares(rows: Block) -> np.ndarray:
-    """What each of these rows counts for, one in all."""
-    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-    return weights / max(weights.sum(), np.finfo(np.float64).tiny)
 
 
 def wrong_classes(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:

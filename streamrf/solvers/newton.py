@@ -16,7 +16,8 @@ from streamrf.data.source import Block
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.iterative import IterativeSolver
-from streamrf.solvers.lambda_path import LambdaTrial, judge, next_ridge
+from streamrf.solvers.judging import calibrate
+from streamrf.solvers.lambda_path import LambdaTrial, next_ridge
 from streamrf.statistics.holdout import under
 from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss
 from streamrf.statistics.scores import Calibration, Weights
@@ -348,13 +349,13 @@ class Newton(IterativeSolver):
 
         return apply
 
-    def judged(self, weights: Weights) -> tuple[Calibration | None, dict[str, Any]]:
+    def calibrated(self, weights: Weights) -> Calibration | None:
         """Logistic scores are log-odds already: nothing is left to calibrate."""
         if not isinstance(self._loss, Logistic):
-            return super().judged(weights)
+            return super().calibrated(weights)
         assert self.holdout is not None
         unseen = [(weights, self.holdout)]
-        return judge(self.pipeline, unseen, self.threads, None, self.recipe.threshold, self.calibration)
+        return calibrate(self.pipeline, unseen, self.threads, None, self.recipe.threshold, self.calibration)
 
 
 def plain_calibration(outputs: int) -> Calibration:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Source, work_spans
+from streamrf.data.split import Split
 from streamrf.engines.base import WorkerNeeds
 from streamrf.engines.local import AHEAD
 from streamrf.solvers.settings import SolverSettings
@@ -24,6 +25,7 @@ COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of 
 SLACK = 1.08  # the allocator's own needs
 DEFAULT_BUDGET_SHARE = 0.8
 HOLDOUT_SHARE, HOLDOUT_ROWS = 0.1, 20_000
+FEW_ROWS, FEW_SHARE = 10_000, 0.2  # of smaller tables more rows judge, as a tenth would say little
 SCORE_COPIES = 9  # of the hold-out rows' scores, alive while lambda is chosen and the calibration is fitted
 SPAN_ROWS = 65_536
 LEAST_SPAN_BYTES, MOST_SPAN_BYTES = 8 * 2**20, 256 * 2**20
@@ -46,6 +48,7 @@ class Sizes:
     classes: bool = False  # whether the outputs are known to be those of classes
     local: bool = True  # whether features may be kept between passes, which a cluster does not
     sample: int | None = None  # rows of the sample that preconditions, of a run that is resumed
+    folds: int | None = None  # that choose lambda, of a run that is resumed
 
     @classmethod
     def of(
@@ -65,15 +68,18 @@ class Sizes:
         return self.source.n_features * self.source.x_dtype.itemsize
 
     @property
-    def holdout(self) -> float:
-        """Share of rows that choose lambda: what was asked for, or a tenth, at most 20,000 rows."""
-        if self.recipe.holdout is not None:
-            return self.recipe.holdout
-        return min(HOLDOUT_SHARE, HOLDOUT_ROWS / max(self.rows, 1))
+    def split(self) -> Split:
+        """Shares of rows that judge and that choose lambda: what was asked for, or a tenth each, at most 20,000 rows;
+        of a small table, a fifth judges."""
+        share, rows = self.recipe.holdout, max(self.rows, 1)
+        if share is None:
+            choose = min(HOLDOUT_SHARE, HOLDOUT_ROWS / rows)
+            return Split(FEW_SHARE if rows < FEW_ROWS else choose, choose, self.recipe.seed)
+        return Split(share, min(share, (1 - share) / 2), self.recipe.seed)
 
     @property
     def held_out(self) -> int:
-        return int(self.rows * self.holdout)
+        return int(self.rows * (self.split.judge + self.split.choose))
 
     @property
     def scaling_passes(self) -> int:
@@ -118,6 +124,7 @@ class Plan:
     others: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # seconds of the solvers that could do it
     workers: WorkerNeeds | None = None
     cache: CachePlan | None = None
+    folds: int = 0  # that choose lambda, in place of rows apart
 
     @property
     def budget(self) -> int:
@@ -126,10 +133,6 @@ class Plan:
     @property
     def reserved(self) -> int:
         return self.sizes.reserved
-
-    @property
-    def holdout(self) -> float:
-        return self.sizes.holdout
 
     @property
     def stages(self) -> dict[str, int]:
@@ -212,7 +215,7 @@ def reading_parts(
 
 def holdout_parts(sizes: Sizes, *, extra: int = 0) -> dict[str, Part]:
     """The rows held out (``extra`` bytes each beside inputs and targets), and what judging by them takes."""
-    row = 8 * sizes.outputs + 8 + 8 * sizes.source.n_features + extra
+    row = 8 * sizes.outputs + 16 + 8 * sizes.source.n_features + extra
     return {
         "hold-out rows": Part(sizes.held_out * row, (PASS, SOLVE), FEWER_HELD_OUT),
         "judging": Part(sizes.held_out * 8 * sizes.outputs * SCORE_COPIES, (SOLVE,), FEWER_HELD_OUT),

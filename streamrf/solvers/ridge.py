@@ -44,8 +44,8 @@ class NormalEquations:
     target_variance: np.ndarray  # (k,)
 
     @classmethod
-    def from_state(cls, state: GramState, map: FeatureMap, coding: TargetCoding) -> NormalEquations:
-        if state.rows < 2:
+    def from_state(cls, state: GramState, map: FeatureMap, coding: TargetCoding, *, fewest: int = 2) -> NormalEquations:
+        if state.rows < fewest:
             raise NumericalError(f"{state.rows} rows: at least two are needed to fit a model")
         D, precision = map.n_features, map.precision
         columns = state.layout.columns(state.totals, D, state.layout.size)
@@ -109,6 +109,14 @@ class RidgeSolver:
                 rank = self._effective_dimension(ridge + jitter) if dimension else None
                 return self.equations.weights(solution, ridge, jitter, rank)
         raise NumericalError(f"`ridge={ridge:g}` is too small to solve this problem: try 1e-6")
+
+    def solve_each(self, ridges: np.ndarray, *, dimension: bool = False) -> Weights:
+        """Weights with a lambda for each output, or one for all of them."""
+        first, *others = np.unique(ridges).tolist()
+        weights = self.solve(first, dimension=dimension)
+        for ridge in others:
+            weights = weights.with_outputs(self.solve(ridge, dimension=dimension), np.asarray(ridges) == ridge)
+        return weights
 
     def path(self, ridges: Iterable[float]) -> list[Weights]:
         return [self.solve(ridge) for ridge in ridges]

@@ -16,7 +16,7 @@ from streamrf.data.source import Block, Span
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.factors import BATCH, SGD_ROWS, EigenFactor, part_rows, parts_of_a_leg
 from streamrf.solvers.iterative import IterativeSolver
-from streamrf.solvers.lambda_path import as_read, shares
+from streamrf.solvers.judging import as_read, shares
 from streamrf.solvers.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.plan import Sizes
 from streamrf.solvers.preconditioners import SampleRows

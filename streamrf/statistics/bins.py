@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
+from streamrf.data.split import Split
 from streamrf.features.binning.index_cache import BinIndexer
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_counts, add_values, scores
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.statistics.base import CountedState, State, Statistic
-from streamrf.statistics.holdout import chosen_rows
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.threads import Threads
 
@@ -130,8 +130,7 @@ class BinsProduct(Statistic[ProductState]):
 
     indexer: BinIndexer
     table: np.ndarray  # (k, P, buckets) int32
-    share: float
-    seed: int
+    split: Split
     spare: list[np.ndarray] = field(default_factory=list, repr=False)  # totals of an earlier pass, to be used again
 
     @property
@@ -151,14 +150,14 @@ class BinsProduct(Statistic[ProductState]):
     def update(self, state: ProductState, block: Block, threads: Threads) -> None:
         indices = np.ascontiguousarray(block.X.T)
         values = scores(indices, self.table, threads, np.int32)
-        values[:, chosen_rows(block.index, self.share, self.seed)] = 0
+        values[:, self.split.held(block)] = 0
         add_values(indices, values, state.totals, threads)
 
     def load(self, arrays: dict[str, np.ndarray]) -> ProductState:
         return ProductState(_whole(arrays, "product.totals", self.table.shape))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BinsProduct, (self.indexer, self.table, self.share, self.seed)
+        return BinsProduct, (self.indexer, self.table, self.split)
 
 
 def _whole(arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:

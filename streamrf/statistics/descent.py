@@ -16,10 +16,10 @@ import numpy as np
 
 from streamrf.data.locations import persistently
 from streamrf.data.screening import screen
-from streamrf.data.source import Block, Source, Span
+from streamrf.data.source import Block, Source, Span, joined
+from streamrf.data.split import Split
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient
-from streamrf.statistics.holdout import chosen_rows
 from streamrf.statistics.losses import Loss
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.threads import Threads
@@ -127,12 +127,8 @@ class Descent(Statistic[DescentState]):
     def _rows(self, number: int) -> Block:
         """All rows of a part that are not held out, in memory."""
         blocks = [screen(persistently(self.source.read, span), self.nan, self.source)[0] for span in self.parts[number]]
-        joined = Block(
-            np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks]),
-            np.concatenate([b.index for b in blocks]),
-            None if blocks[0].weights is None else np.concatenate([b.weights for b in blocks]),
-        )  # fmt: skip
-        return joined.take(~chosen_rows(joined.index, self.gradient.share, self.gradient.seed))
+        rows = joined(blocks)
+        return rows.take(~self.gradient.split.held(rows))
 
     def _batches(self, rows: Block, number: int) -> Iterator[Block]:
         order = np.random.default_rng([*self.seed, number]).permutation(len(rows))
@@ -160,7 +156,7 @@ class Descent(Statistic[DescentState]):
         amplitudes = self.gradient.map.amplitudes
         coefficients = (point[:, :-1] * amplitudes).T
         intercept = point[:, -1] - self.centre @ coefficients
-        statistic = replace(self.gradient, coefficients=coefficients, intercept=intercept, share=0.0, _kept={})
+        statistic = replace(self.gradient, coefficients=coefficients, intercept=intercept, split=Split(), _kept={})
         state = statistic.zero()
         statistic.update(state, batch, threads)
         sums, pulls = statistic.sums(state)

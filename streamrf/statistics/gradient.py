@@ -17,13 +17,13 @@ from typing import Any, Self
 import numpy as np
 
 from streamrf.data.source import Block
+from streamrf.data.split import NONE_HELD, Split
 from streamrf.features.base import BATCH, BATCH_BYTES, FeatureMap, Scorer
 from streamrf.features.precision import LIMITS
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, Statistic
 from streamrf.statistics.gradient_kernels import PULL_BITS, KeptFeatures, add_pulls, add_whole_pulls
-from streamrf.statistics.holdout import chosen_rows
 from streamrf.statistics.targets import row_weights
 from streamrf.support.errors import FileFormatError
 from streamrf.support.exact_sum import SUM_LIMBS, add_columns, carry, to_float, zero_sums
@@ -83,7 +83,7 @@ class GradientState(CountedState):
 
 @dataclass
 class Gradient(Statistic[GradientState]):
-    """How rows pull at the features: scored with ``coefficients`` (D, scores), those of a held-out ``share`` apart."""
+    """How rows pull at the features: scored with ``coefficients`` (D, scores), those that ``split`` holds out apart."""
 
     scaling: Scaling
     map: FeatureMap
@@ -92,8 +92,7 @@ class Gradient(Statistic[GradientState]):
     coefficients: np.ndarray  # (D, scores), for raw features; no scores at all where the pull needs none
     intercept: np.ndarray  # (scores,)
     most_rows: int  # that will ever be in one state: how many bits their sums need
-    share: float = 0.0
-    seed: int = 0
+    split: Split = NONE_HELD
     heaviest: float = 1.0  # the largest weight of a row
     class_weights: np.ndarray | None = None  # (classes,)
     features: KeptFeatures | None = None  # of earlier passes
@@ -103,7 +102,7 @@ class Gradient(Statistic[GradientState]):
         """Sent without what is packed for this CPU, and without the features that are kept here."""
         return Gradient, (
             self.scaling, self.map, self.coding, self.pull, self.coefficients, self.intercept, self.most_rows,
-            self.share, self.seed, self.heaviest, self.class_weights,
+            self.split, self.heaviest, self.class_weights,
         )  # fmt: skip
 
     @property
@@ -172,7 +171,7 @@ class Gradient(Statistic[GradientState]):
             state += part
 
     def _without_held_out(self, block: Block) -> Block:
-        return block.take(~chosen_rows(block.index, self.share, self.seed)) if self.share > 0 else block
+        return block.take(~self.split.held(block)) if self.split.holds else block
 
     def _hands(self, rows: int, threads: Threads) -> int:
         """Threads that so many rows are worth: to hand out a mini-batch of kept features takes longer than summing."""

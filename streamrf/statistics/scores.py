@@ -41,9 +41,30 @@ class Weights:
 
     coefficients: np.ndarray  # (n_features, outputs) float64, for raw features as the map writes them
     intercept: np.ndarray  # (outputs,)
-    ridge: float
+    ridge: float  # of all outputs; the geometric mean, where each has its own
     jitter: float = 0.0  # what was added to lambda because rounding had made the matrix indefinite
     rank: float | None = None  # effective dimension tr(S (S + lambda)^-1), where jitter was needed or it was asked for
+    ridges: tuple[float, ...] = ()  # of each output, where they differ
+
+    @property
+    def by_output(self) -> np.ndarray:
+        """(outputs,): the lambda of each."""
+        return np.array(self.ridges) if self.ridges else np.full(self.coefficients.shape[1], self.ridge)
+
+    def with_outputs(self, other: Weights, outputs: np.ndarray) -> Weights:
+        """With those of another for these outputs: a mask, or one value for all of them."""
+        coefficients = np.where(outputs, other.coefficients, self.coefficients)
+        intercept = np.where(outputs, other.intercept, self.intercept)
+        jitter = max(self.jitter, other.jitter)
+        ridges = np.where(outputs, other.by_output, self.by_output)
+        return Weights(coefficients, intercept, 0.0, jitter).at_ridges(ridges)
+
+    def at_ridges(self, ridges: np.ndarray) -> Weights:
+        """With these lambdas, of each output or one for all."""
+        if (ridges == ridges[0]).all():
+            return replace(self, ridge=float(ridges[0]), ridges=())
+        mean = float(np.exp(np.log(np.maximum(ridges, np.finfo(np.float64).tiny)).mean()))
+        return replace(self, ridge=mean, ridges=tuple(ridges.tolist()))
 
 
 @dataclass

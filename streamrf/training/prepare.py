@@ -9,6 +9,7 @@ from typing import Any
 
 from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
+from streamrf.data.split import NONE_HELD, NUMBER, Split, key_for
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.features.base import FeatureMap
 from streamrf.features.fourier import kind_of
@@ -49,6 +50,7 @@ class Preparation:
     threads: Threads
     metadata: dict[str, Any] = field(default_factory=dict)
     weighting: Weighting = field(default_factory=Weighting)  # once targets are scanned
+    split: Split = NONE_HELD  # once it is settled
 
     def run(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """``classes`` are all there will ever be, as people write them: other data may have more than this source."""
@@ -58,16 +60,30 @@ class Preparation:
         _check_threshold(self.recipe, coding)
         self._make_room_for(coding)
         rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self.recipe)
-        sample = self._weighed(draw_sample(source, rows, self.recipe.seed, self.recipe.nan), coding)
+        drawn = draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
+        sample = self._weighed(self._split(drawn), coding)
         choice = self._choose(sample, coding)
         self._replan(choice.recipe, coding)
-        self.metadata = choice.metadata()
+        self.metadata = {**choice.metadata(), "split": self.split.to_json()}
         scaling = self._scaling(choice.recipe, sample)
         map = self._map(choice, scaling, sample, coding)
         recipe = choice.recipe.with_(solver=self.plan.solver)
         pipeline = Pipeline(source.columns, scaling, map, coding, source.feature_names, source.target_names)
         asked = self.recipe.to_json()  # with its autos: what a strict forget runs again
         return UntrainedModel(recipe, pipeline, {**self.metadata, "asked": asked})
+
+    def _split(self, sample: Block) -> Block:
+        """Settle which rows choose and which judge, and keep both out of a sample that settings are chosen on."""
+        split = self.plan.sizes.split
+        self.split = replace(split, key=key_for(sample) if split.holds else NUMBER, folds=self.plan.folds)
+        if self.plan.folds and self.recipe.map != ANY:  # no map that needs rows apart may be chosen yet
+            self.split = self.split.judges_only()
+        if split.holds and self.split.key == NUMBER:
+            self.reporter.note("most rows have copies: which rows are held out is decided by their numbers")
+        fit = sample.take(~self.split.held(sample))
+        if not len(fit):  # of a handful of rows
+            return sample
+        return fit
 
     def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
         scan = scan_targets(self.source, self.engine)

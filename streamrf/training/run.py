@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streamrf.data.source import Source
+from streamrf.data.split import Split
 from streamrf.data.stored import in_brief
 from streamrf.engines.base import Engine
 from streamrf.engines.local import LocalEngine
@@ -27,6 +28,7 @@ from streamrf.statistics.gram import GramState
 from streamrf.statistics.holdout import HoldoutState
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support import memory
+from streamrf.support.errors import MismatchError
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.checkpoint import STORED, Checkpoint, SavedPass
 from streamrf.support.storage.files import check_free_space
@@ -111,6 +113,7 @@ class Training:
         self.skipped = RowSet() if rows is None else rows.complement(self.source.n_rows)
         self.fixed = {**untrained.pipeline.digests(), "rows": None if rows is None else rows.to_json()}
         passes = self._passes(untrained, plan, self._saved())
+        untrained = untrained.with_metadata(split=Split().to_json())  # every row is summed
         sums = Cholesky(self._run(untrained, plan, passes)).sums()
         self._succeeded()
         return sums, passes.ledger()
@@ -124,8 +127,9 @@ class Training:
 
     def _run(self, untrained: UntrainedModel, plan: Plan, passes: Passes) -> Run:
         return Run(
-            self.recipe, untrained.recipe, untrained.pipeline, plan, passes, self.threads, self.reporter, self.seconds
-        )
+            self.recipe, untrained.recipe, untrained.pipeline, plan, passes, self.threads, self.reporter, self.seconds,
+            split_of(untrained, plan),
+        )  # fmt: skip
 
     def _passes(self, untrained: UntrainedModel, plan: Plan, saved: SavedPass | None) -> Passes:
         saving = Saving(self._checkpoint(), self.identity(), self.settings.checkpoint_every)
@@ -144,6 +148,7 @@ class Training:
         """The plan of a run that is resumed: with what it was begun with, whatever would be chosen now."""
         recipe, coding = untrained.recipe.with_(pilot=NONE, metric=NONE), untrained.coding
         known = {"outputs": coding.outputs, "classes": bool(coding.classes), "sample": sample}
+        known["folds"] = untrained.metadata.get("split", {}).get("folds")
         plan = replan(asked, recipe=recipe, **known)
         return replace(plan, why=f"the run was begun with {plan.solver}") if self.recipe.solver == AUTO else plan
 
@@ -208,6 +213,18 @@ def clear_checkpoint(settings: Settings) -> None:
     """Once its result is safe."""
     if settings.checkpoint:
         Checkpoint(settings.checkpoint).clear()
+
+
+def split_of(untrained: UntrainedModel, plan: Plan) -> Split:
+    """The roles of rows that were settled with the model. Older versions had rows that both chose and judged."""
+    if "split" in untrained.metadata:
+        return Split.from_json(untrained.metadata["split"])
+    if untrained.recipe.cv:
+        raise MismatchError(
+            "this run was begun by an older version, whose folds held the rows that judge too: train again from the"
+            " start, without its checkpoint"
+        )
+    return Split(choose=plan.sizes.split.choose, seed=untrained.recipe.seed)
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

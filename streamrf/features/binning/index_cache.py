@@ -11,14 +11,15 @@ import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import IO, Any
 
 import numpy as np
 
 from streamrf.data.screening import screen
-from streamrf.data.source import Block, Source, Span
+from streamrf.data.source import Block, Source, Span, joined
+from streamrf.data.split import NONE_HELD, Split
 from streamrf.data.wrappers import SourceWrapper
 from streamrf.features.binning.map import BinningMap
 from streamrf.features.scaling import Scaling
@@ -36,20 +37,23 @@ MOST_RUNS = 2  # runs whose bin indices a worker keeps at a time
 
 @dataclass(frozen=True)
 class Kept:
-    """Bin indices (P, n) of the usable rows of a span; ``rows`` numbers them, None where every row is usable."""
+    """Bin indices (P, n) of the usable rows of a span; ``rows`` numbers them, None where every row is usable. ``keys``
+    decide their roles, where their numbers do not."""
 
     span: Span
     indices: Callable[[], np.ndarray]
     rows: np.ndarray | None
+    keys: np.ndarray | None = None
 
-    def part(self, span: Span) -> tuple[np.ndarray, np.ndarray]:
-        """Bin indices and row numbers of a span within this one; views, where they are in memory."""
+    def part(self, span: Span) -> Block:
+        """The bin indices of a span within this one; views, where they are in memory."""
         indices = self.indices()
         if self.rows is None:
-            inside = slice(span.start - self.span.start, span.stop - self.span.start)
-            return indices[:, inside], np.arange(span.start, span.stop)
-        inside = slice(*np.searchsorted(self.rows, [span.start, span.stop]))
-        return indices[:, inside], self.rows[inside]
+            inside, rows = slice(span.start - self.span.start, span.stop - self.span.start), np.arange(*span)
+        else:
+            inside = slice(*np.searchsorted(self.rows, [span.start, span.stop]))
+            rows = self.rows[inside]
+        return Block(indices[:, inside].T, None, rows, key=None if self.keys is None else self.keys[inside])
 
 
 class BinIndexCache:
@@ -61,16 +65,18 @@ class BinIndexCache:
         self._lock = Lock()
         self._file: IO[bytes] | None = None
 
-    def put(self, span: Span, indices: np.ndarray, rows: np.ndarray | None = None) -> None:
+    def put(
+        self, span: Span, indices: np.ndarray, rows: np.ndarray | None = None, keys: np.ndarray | None = None
+    ) -> None:
         """Keep the bin indices of a span, if there is room and none of its rows is here yet."""
-        size = indices.nbytes + (0 if rows is None else rows.nbytes)
+        size = sum(0 if array is None else array.nbytes for array in (indices, rows, keys))
         with self._lock:
             at = self._after(span.start)
             free = (at == 0 or self._kept[at - 1].span.stop <= span.start) and (
                 at == len(self._kept) or span.stop <= self._kept[at].span.start
             )
             if free and self.bytes + size <= self.limit and (fetch := self._stored(indices)):
-                self._kept.insert(at, Kept(span, fetch, rows))
+                self._kept.insert(at, Kept(span, fetch, rows, keys))
                 self.bytes += size
 
     def parts(self, span: Span) -> Iterator[tuple[Span, Kept | None]]:
@@ -143,11 +149,12 @@ class BinIndexer:
     """Scales and bins rows. In each process there is one for a run, known by the run's ``key``, with one cache."""
 
     def __init__(
-        self, scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0
-    ) -> None:
-        self.scaling, self.map, self.key, self.nan = scaling, map, key, nan
+        self, scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0,
+        split: Split = NONE_HELD,
+    ) -> None:  # fmt: skip
+        self.scaling, self.map, self.key, self.nan, self.split = scaling, map, key, nan, split
         self.cache = BinIndexCache(place, limit)
-        self._parts = scaling, map, key, nan, place, limit
+        self._parts = scaling, map, key, nan, place, limit, split
 
     def indices(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
         """Bin indices (P, n) of rows as they are stored."""
@@ -158,7 +165,7 @@ class BinIndexer:
         indices = self.indices(block.X, threads)
         span = Span(int(block.index[0]), int(block.index[-1]) + 1)
         if len(span) == len(block):
-            self.cache.put(span, indices)
+            self.cache.put(span, indices, keys=self.split.keyed(block).key)
         return indices
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -171,12 +178,13 @@ _known: OrderedDict[str, BinIndexer] = OrderedDict()
 
 
 def indexer_of_run(
-    scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0
-) -> BinIndexer:
+    scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0,
+    split: Split = NONE_HELD,
+) -> BinIndexer:  # fmt: skip
     """The one of a run in this process, made if need be."""
     with _lock:
         if key not in _known:
-            _known[key] = BinIndexer(scaling, map, key, nan, place, limit)
+            _known[key] = BinIndexer(scaling, map, key, nan, place, limit, split)
         _known.move_to_end(key)
         while len(_known) > MOST_RUNS:  # whoever still uses it keeps it; nobody else does
             _known.popitem(last=False)
@@ -212,16 +220,18 @@ class BinIndexSource(SourceWrapper):
 
     def read(self, span: Span) -> Block:
         parts = [self._part(part, kept) for part, kept in self.indexer.cache.parts(span)]
-        indices, rows = parts[0] if len(parts) == 1 else (np.concatenate(each, -1) for each in zip(*parts, strict=True))
-        return Block(indices.T, None, rows)
+        if len(parts) == 1:
+            return parts[0]
+        indices = np.concatenate([part.X.T for part in parts], axis=-1)
+        return replace(joined([replace(part, X=part.X[:, :0]) for part in parts]), X=indices.T)
 
-    def _part(self, span: Span, kept: Kept | None) -> tuple[np.ndarray, np.ndarray]:
+    def _part(self, span: Span, kept: Kept | None) -> Block:
         if kept is not None:
             return kept.part(span)
         block, dropped = screen(self.source.read(span), self.indexer.nan, self.source)
-        indices = self.indexer.indices(block.X)
-        self.indexer.cache.put(span, indices, block.index if dropped else None)
-        return indices, block.index
+        indices, key = self.indexer.indices(block.X), self.indexer.split.keyed(block).key
+        self.indexer.cache.put(span, indices, block.index if dropped else None, key)
+        return Block(indices.T, None, block.index, key=key)
 
     def read_targets(self, span: Span) -> np.ndarray:
         raise InputError("bin indices have no targets")

@@ -14,7 +14,7 @@ from streamrf.data.columns import Columns
 from streamrf.data.source import Source
 from streamrf.features.targets import REGRESSION
 from streamrf.models.model import Model, UntrainedModel, statistics_of, versions
-from streamrf.solvers.lambda_path import GcvPath
+from streamrf.solvers.lambda_path import GcvPath, walked_outputs
 from streamrf.solvers.plan import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
 from streamrf.statistics.gram import MAX_ROWS, Gram, GramState
@@ -150,6 +150,7 @@ class Statistics:
     ridge: float | None = None  # of the model these are the statistics of
     calibration: Calibration | None = None  # likewise
     name: str = "these statistics"
+    ridges: tuple[float, ...] = ()  # of each output of that model, where they differ
 
     @classmethod
     def zero(cls, prepared: UntrainedModel) -> Self:
@@ -180,7 +181,10 @@ class Statistics:
         prepared = prepared_of(model)
         state = _gram(prepared).load(statistics_of(archive))
         dropped = int(model.metadata.get("dropped") or 0)
-        return cls(prepared, state, model.ledger, dropped, model.weights.ridge, model.calibration, str(archive.path))
+        weights = model.weights
+        return cls(
+            prepared, state, model.ledger, dropped, weights.ridge, model.calibration, str(archive.path), weights.ridges
+        )
 
     @classmethod
     def _from_archive(cls, archive: Archive) -> Self:
@@ -269,21 +273,26 @@ class Statistics:
         names = self.prepared.target_names
         names = names and tuple(names[k] for k in chosen)
         kept = replace(self.prepared.pipeline, coding=fewer, target_names=names)
-        return replace(self, prepared=replace(self.prepared, pipeline=kept), state=state, ledger=self.ledger.copy())
+        ridges = tuple(self.ridges[k] for k in chosen) if self.ridges else ()
+        prepared = replace(self.prepared, pipeline=kept)
+        return replace(self, prepared=prepared, state=state, ledger=self.ledger.copy(), ridges=ridges)
 
     def solve(self, *ridges: float, threads: Threads | None = None) -> Model:
-        """The model at this lambda; of several, or of all where none is named, at the one that GCV likes best."""
+        """The model at this lambda; of several, or of all where none is named, at the one that GCV likes best. A lambda
+        that is the model's own stands for those of its outputs."""
         for ridge in ridges:
             self.prepared.recipe.with_(ridge=ridge)  # refuses what cannot be a penalty
         with _lent(threads) as pool:
             solver = RidgeSolver(NormalEquations.from_state(self.state, self.prepared.map, self.prepared.coding), pool)
             if len(ridges) == 1:
-                return self._model(solver.solve(ridges[0]), {})
-            path = GcvPath(solver)
+                own = self.ridges if ridges[0] == self.ridge and self.ridges else ridges
+                return self._model(solver.solve_each(np.array(own)), {})
+            path = GcvPath(solver, walked_outputs(self.prepared.coding))
             for ridge in ridges:
                 path.consider(ridge)
             if not ridges:
                 path.choose(FIRST_RIDGE)
+        assert path.weights is not None
         return self._model(path.weights, {"lambda_path": path.table()})
 
     def _model(self, weights: Weights, facts: dict[str, Any]) -> Model:

@@ -1,0 +1,206 @@
+"""The wall between choosing and judging: every row has one role, fixed before anything is learned.
+
+- JUDGE rows give the figure that is reported. They choose nothing.
+- CHOOSE rows choose lambda, stop the steps and fit the calibration.
+- FIT rows are all others. The pilot, learned maps and the scaling see no others.
+
+A role is decided by a hash of the row's key and the seed, so it is the same in any order, chunk and process. The key is
+a hash of the row's inputs, so that copies of a row are never on both sides; or the row's number, where a table has few
+distinct rows; or a column of the user's, whose groups stay together or whose order decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from streamrf.data.source import Block
+from streamrf.support.errors import DataError, FileFormatError
+from streamrf.support.exact_sum import as_floats
+
+FIT, CHOOSE, JUDGE = 0, 1, 2
+NUMBER, INPUTS, GROUP, ORDER = KEYS = ("number", "inputs", "group", "order")
+OTHER_STREAM = 0x46_4F_4C_44  # folds must not depend on the roles
+DISTINCT = 0.5  # of the rows, from which copies are worth keeping together
+
+
+@dataclass(frozen=True)
+class Split:
+    """Shares of the rows that judge and choose, and the key that decides. Where keys are in order, rows from
+    ``judge_from`` on judge, and those from ``choose_from`` on before them choose."""
+
+    judge: float = 0.0
+    choose: float = 0.0
+    seed: int = 0
+    key: str = NUMBER
+    judge_from: float | None = None
+    choose_from: float | None = None
+    folds: int = 0  # of the rows that do not judge, which choose lambda in place of rows apart
+
+    @property
+    def holds(self) -> bool:
+        """Whether any row may be held out."""
+        return self.judge > 0 or self.choose > 0
+
+    def keys(self, block: Block) -> np.ndarray:
+        """(n,) uint64: equal keys have equal roles."""
+        if block.key is not None:
+            return block.key
+        if self.key == NUMBER:
+            return block.index.astype(np.uint64)
+        if self.key == INPUTS:
+            return input_keys(block.X)
+        raise DataError("these rows were read without the column that decides which of them are held out")
+
+    def roles(self, block: Block) -> np.ndarray:
+        """(n,) int8: FIT, CHOOSE or JUDGE."""
+        roles = np.zeros(len(block), np.int8)
+        if not self.holds or not len(block):
+            return roles
+        if self.key == ORDER:
+            keys, bounds = self.keys(block), (self.choose_from, self.judge_from)
+            for role, bound in zip((CHOOSE, JUDGE), bounds, strict=True):
+                if bound is not None:
+                    roles[keys >= ordered(np.array([bound]))[0]] = role
+            if not self.choose > 0:
+                roles[roles == CHOOSE] = FIT
+            return roles
+        hashed = hash_rows(self.keys(block), self.seed)
+        roles[_below(hashed, self.judge + self.choose)] = CHOOSE
+        roles[_below(hashed, self.judge)] = JUDGE
+        return roles
+
+    def held(self, block: Block) -> np.ndarray:
+        """Mask of the rows that are not FIT."""
+        return self.roles(block) != FIT
+
+    def folds_of(self, block: Block) -> np.ndarray:
+        """The fold of each row, from 0 on, by the same keys."""
+        return fold_of(self.keys(block), self.folds, self.seed)
+
+    def judges_only(self) -> Split:
+        """The same judges; every other row is fitted."""
+        return replace(self, choose=0.0)
+
+    def keyed(self, block: Block) -> Block:
+        """A block that may lose its inputs and still knows its roles."""
+        return block if block.key is not None or self.key == NUMBER else replace(block, key=self.keys(block))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Split:
+        if set(document) != set(cls.__dataclass_fields__) or document["key"] not in KEYS:
+            raise FileFormatError("these are not the roles of rows that this version knows: train again")
+        return cls(**document)
+
+
+NONE_HELD = Split()
+
+
+def key_for(sample: Block) -> str:
+    """INPUTS, unless so many rows of a sample have equal inputs that a split by inputs would mean nothing."""
+    return INPUTS if len(np.unique(input_keys(sample.X))) >= DISTINCT * len(sample) else NUMBER
+
+
+def fold_of(keys: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """The fold of each key, 0 to ``folds - 1``."""
+    return (hash_rows(keys, seed ^ OTHER_STREAM) % np.uint64(folds)).astype(np.int64)
+
+
+# -- keys
+
+
+def input_keys(X: np.ndarray) -> np.ndarray:
+    """(n,) uint64 of the inputs alone: equal numbers of any type are equal, -0.0 is 0.0, and any NaN is one."""
+    X, keys = as_floats(X), np.empty(len(X), np.uint64)
+    hash_values(X, np.zeros((len(X), 0)), value_factors(X.shape[1]), keys, True)
+    return keys
+
+
+def group_keys(values: np.ndarray) -> np.ndarray:
+    """(n,) uint64 of the values of a column of numbers or text."""
+    if values.dtype.kind in "biuf":
+        return input_keys(values.reshape(len(values), -1))
+    known, place = np.unique(np.array([str(value) for value in values], dtype=np.str_), return_inverse=True)
+    digests = [int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little") for value in known.tolist()]
+    return np.array(digests, np.uint64)[place]
+
+
+def ordered(values: np.ndarray) -> np.ndarray:
+    """(n,) uint64 in the order of the numbers."""
+    bits = (np.asarray(values, np.float64) + 0.0).view(np.uint64)
+    sign = np.uint64(1 << 63)
+    return np.where(bits & sign, ~bits, bits | sign)
+
+
+def from_ordered(key: int) -> float:
+    """The number whose key this is."""
+    bits = key ^ (1 << 63) if key >> 63 else ~key & (2**64 - 1)
+    return float(np.array([bits], np.uint64).view(np.float64)[0])
+
+
+# -- hashes
+
+
+def hash_rows(keys: np.ndarray, seed: int) -> np.ndarray:
+    """A 64-bit hash of each row's key: the same whatever the order, the chunks or the machine."""
+    with np.errstate(over="ignore"):
+        h = keys.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the splitmix64 finaliser
+            h = (h ^ (h >> np.uint64(shift))) * np.uint64(factor)
+    return h ^ (h >> np.uint64(31))
+
+
+def chosen_rows(index: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Mask of the rows that belong to a random ``share``: a hash of the row's number against a threshold."""
+    return _below(hash_rows(index, seed), share)
+
+
+def _below(hashed: np.ndarray, share: float) -> np.ndarray:
+    if share <= 0 or share >= 1:
+        return np.full(len(hashed), share >= 1)
+    return hashed < np.uint64(share * (2**64 - 1))
+
+
+@cache
+def value_factors(count: int) -> np.ndarray:
+    """(2, count) odd numbers, for the lower and the upper half of the bits of each column's value."""
+    return (hash_rows(np.arange(2 * count), seed=0) >> np.uint64(32)).astype(np.uint32).reshape(2, count) | np.uint32(1)
+
+
+@njit(cache=True, nogil=True)
+def hash_values(X: np.ndarray, Y: np.ndarray, factors: np.ndarray, out: np.ndarray, plain: bool) -> None:
+    """Two products of 32 bits for each value, which run in SIMD, and one finaliser of splitmix64 for each row.
+
+    With ``plain``, zeros of both signs are one value, and so are all NaN.
+    """
+    d = X.shape[1]
+    for i in range(X.shape[0]):
+        h = np.uint64(0)
+        for j in range(d):
+            h += _product(_plain(X[i, j]) if plain else X[i, j], factors[0, j], factors[1, j])
+        for k in range(Y.shape[1]):
+            h += _product(Y[i, k], factors[0, d + k], factors[1, d + k])
+        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out[i] = h ^ (h >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _plain(value: float) -> float:
+    return value + 0.0 if value == value else np.nan
+
+
+@njit(cache=True, nogil=True)
+def _product(value: float, lower: np.uint32, upper: np.uint32) -> np.uint64:
+    """Of the value as a float64, so that equal numbers of any type are equal."""
+    bits = np.uint64(np.float64(value).view(np.int64))
+    return (bits & np.uint64(0xFFFFFFFF)) * np.uint64(lower) + (bits >> np.uint64(32)) * np.uint64(upper)

@@ -1,0 +1,121 @@
+"""The wall between choosing and judging: roles of rows, and figures of rows that chose nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrf.api import evaluate
+from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
+from streamrf.data.split import CHOOSE, FIT, JUDGE, Split, from_ordered, group_keys, input_keys, key_for, ordered
+from streamrf.recipe import Recipe
+from streamrf.training.run import Settings, train
+
+FIXED = Recipe(
+    D=200, kernel="gaussian", length_scale=4.0, scaling="standard", bits="12", map="sobol", pilot="none", seed=2
+)
+ALONE = Settings(threads=1)
+
+
+def block(X, index=None):
+    return Block(np.asarray(X), None, np.arange(len(X)) if index is None else index)
+
+
+# -- roles
+
+
+@pytest.mark.parametrize("key", ["number", "inputs"])
+def test_roles_are_shares_of_the_rows_and_do_not_depend_on_the_cut(key):
+    X = np.random.default_rng(0).standard_normal((20_000, 3)).astype(np.float32)
+    split, rows = Split(0.1, 0.2, 4, key), block(X)
+    roles = split.roles(rows)
+    shares = np.bincount(roles, minlength=3) / len(X)
+    np.testing.assert_allclose(shares[[FIT, CHOOSE, JUDGE]], [0.7, 0.2, 0.1], atol=0.01)
+    order = np.random.default_rng(1).permutation(len(X))
+    pieces = [split.roles(rows.take(order[i : i + 777])) for i in range(0, len(X), 777)]
+    assert np.array_equal(np.concatenate(pieces), roles[order])
+    assert not np.array_equal(Split(0.1, 0.2, 5, key).roles(rows), roles)
+
+
+def test_judges_stay_judges_where_nobody_chooses():
+    rows = block(np.random.default_rng(0).standard_normal((500, 2)))
+    split = Split(0.2, 0.3, 1, "inputs")
+    assert np.array_equal(split.judges_only().roles(rows) == JUDGE, split.roles(rows) == JUDGE)
+    assert not (split.judges_only().roles(rows) == CHOOSE).any()
+
+
+def test_copies_of_a_row_have_one_role_and_one_fold():
+    X = np.repeat(np.random.default_rng(0).standard_normal((400, 2)), 3, axis=0)
+    X[0, 0], X[1, 0] = 0.0, -0.0
+    X[:2, 1] = 1.0
+    split, rows = Split(0.2, 0.2, 0, "inputs", folds=5), block(X)
+    for found in (split.roles(rows), split.folds_of(rows)):
+        assert (found.reshape(400, 3)[1:] == found.reshape(400, 3)[1:, :1]).all()
+        assert found[0] == found[1]
+
+
+def test_a_row_that_loses_its_inputs_keeps_its_role():
+    split, rows = Split(0.2, 0.2, 0, "inputs"), block(np.random.default_rng(0).standard_normal((300, 2)))
+    kept = split.keyed(rows)
+    kept.X = kept.X[:, :0]
+    assert np.array_equal(split.roles(kept), split.roles(rows))
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=2, max_size=20))
+def test_ordered_keys_have_the_order_of_the_numbers(values):
+    keys = ordered(np.array(values))
+    assert np.array_equal(np.array(values)[np.argsort(keys, kind="stable")], np.sort(values))
+    assert [from_ordered(int(key)) for key in keys] == values
+
+
+def test_keys_of_numbers_and_texts():
+    assert np.array_equal(input_keys(np.array([[1], [2]], np.int16)), input_keys(np.array([[1.0], [2.0]])))
+    assert len(np.unique(input_keys(np.array([[np.nan, 0.0], [-np.nan, -0.0]])))) == 1
+    names = np.array(["b", "a", "b"], object)
+    assert np.array_equal(group_keys(names), group_keys(names.astype("U")))
+    assert len(np.unique(group_keys(names))) == 2
+
+
+def test_a_split_is_json():
+    split = Split(0.1, 0.2, 3, "order", 4.5, -1.0, 5)
+    assert Split.from_json(split.to_json()) == split
+
+
+def test_few_distinct_rows_are_told_apart_by_their_numbers():
+    X = np.random.default_rng(0).integers(0, 3, (300, 2))
+    assert key_for(block(X)) == "number"
+    assert key_for(block(X + np.arange(300)[:, None] / 7)) == "inputs"
+    model = train(ArraySource(X.astype(np.float32), X.sum(axis=1) * 1.0), FIXED.with_(D=20), ALONE).model
+    assert model.metadata["split"]["key"] == "number"
+
+
+# -- figures
+
+
+def noisy(rows, noise=2.0):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((rows + 5000, 30)).astype(np.float32)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3] + noise * rng.standard_normal(len(X))
+    return (X[:rows], y[:rows]), (X[rows:], y[rows:])
+
+
+@pytest.mark.parametrize("map", ["supervised", "aligned"])
+def test_maps_that_learn_from_targets_do_not_see_those_that_judge(map):
+    (X, y), fresh = noisy(1000)
+    model = train(ArraySource(X, y), FIXED.with_(map=map), ALONE).model
+    reported, found = model.metadata["holdout"]["rmse"], evaluate(model, fresh, threads=1)["rmse"]
+    assert reported == pytest.approx(found, rel=0.2)
+    assert reported > 2.0  # the noise
+
+
+@pytest.mark.parametrize("how", [{}, {"cv": 4}, {"holdout": 0.1}, {"solver": "cg"}])
+def test_a_lambda_for_each_output_whatever_its_units(how):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (2000, 3)).astype(np.float32)
+    f = np.sin(3 * X[:, 0]) + X[:, 1]
+    Y = np.stack([1e3 * rng.standard_normal(2000), f + 0.01 * rng.standard_normal(2000)], axis=1)
+    model = train(ArraySource(X[:1500], Y[:1500]), FIXED.with_(length_scale=1.5, **how), ALONE).model
+    rmse = evaluate(model, (X[1500:], Y[1500:]), threads=1)["rmse_by_output"][1]
+    assert 1 - rmse**2 / f[1500:].var() > 0.99
+    assert model.weights.ridges[0] > 1000 * model.weights.ridges[1]
