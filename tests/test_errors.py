@@ -9,6 +9,7 @@ import zarr
 from commands import FAST, PROJECT, done, streamrf
 
 import streamrf as package
+from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError, StreamRFError
 from streamrf.support.settings import about, with_flags
 
@@ -92,7 +93,7 @@ def table(tmp_path_factory):
 
 
 def python(table, opening=(), **settings):
-    package.train(table / "t.zarr", package.Recipe(**settings), **dict(opening))
+    package.train(table / "t.zarr", Recipe(**settings), **dict(opening))
 
 
 SLIPS = {
@@ -154,7 +155,7 @@ def test_estimators_document_settings_of_python():
 
 
 def test_every_setting_that_a_help_text_names_is_one():
-    fields = package.Recipe.__dataclass_fields__
+    fields = Recipe.__dataclass_fields__
     named = {found[1] for each in fields.values() for found in re.finditer(r"`(\w+)(?:=[^`]*)?`", about(each).help)}
     assert named
     assert named <= set(fields)
