@@ -11,10 +11,12 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.data.split import Split
 from streamrf.engines.local import LocalEngine
+from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import Recipe
 from streamrf.solvers import passes
 from streamrf.solvers.passes import scan_targets
+from streamrf.solvers.ridge import RidgeTrial
 from streamrf.statistics.scores import Calibration
 from streamrf.statistics.targets import TargetScan, Weighting
 from streamrf.support.errors import DataError, InputError
@@ -272,3 +274,19 @@ def test_weights_of_classes_do_not_change_what_is_counted():
     assert "weight" not in found
     assert np.sum(found["confusion"]) == found["rows"]
     assert found["baseline"]["error"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("mc", "8"), ("mc", "12"), ("mc", "float32"), ("mc", "float64"), ("sorf", "8")]
+)
+def test_small_fits_weigh_the_features_that_the_map_has(kind, bits):
+    """Half of the features were memory as it was found."""
+    X, y, w = table()
+    map = train(ArraySource(X, y), RECIPE.with_(bits=bits, map=kind), Settings(threads=1)).model.map
+    scaling, coding = fit_scaling("standard", X), TargetCoding.regression(y.min()[None], y.max()[None])
+    state = RidgeTrial(scaling, map, coding, ALONE).sums(Block(X, y, np.arange(120), w))
+    Z = map.dense(scaling.transform(X, map.precision.inputs), ALONE) / map.amplitudes
+    wanted = Z.T @ (w[:, None] * Z)
+    np.testing.assert_allclose(
+        np.tril(state.layout.columns(state.totals, 0, 40)[:40]), np.tril(wanted), rtol=1e-4, atol=1e-3 * wanted.max()
+    )

@@ -155,13 +155,22 @@ class Gram(Statistic[GramState]):
         """Features, ones and digits of a block, in a buffer that this thread uses again for the next."""
         n, D = len(block), self.map.n_features
         out = self._work()[:n]
-        self.map.compute(self.scaling.transform(block.X, self.map.precision.inputs), out, threads)
+        self._features(block.X, out, threads)
         out[:, D] = 1
         out[:, D + 1 : self.layout.size] = self.coding.encode(block.targets, self.map.precision)
         weights = row_weights(block, self.coding, self.class_weights)
         if weights is not None:
             self._weigh(out, weights)
         return out
+
+    def _features(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
+        X = self.scaling.transform(X, self.map.precision.inputs)
+        if not self.floats:
+            self.map.compute(X, out, threads)
+            return
+        whole = self.map.block(len(X), self.map.precision.features)  # compiled maps write no other type
+        self.map.compute(X, whole, threads)
+        out[:, : self.map.n_features] = whole[:, : self.map.n_features]
 
     def _weigh(self, out: np.ndarray, weights: np.ndarray) -> None:
         """Rows times the roots of their weights: then every product of two columns is weighted."""
