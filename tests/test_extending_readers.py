@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class ToySource(RowReader):
         dtype, shape = self._note["arrays"][name]
         return np.fromfile(Path(self.location) / f"{name}.raw", dtype).reshape(shape)
 
-    def chunks(self) -> tuple[Span, ...]:
+    def chunks(self) -> Sequence[Span]:
         return even_spans(self.n_rows, self._note["chunk_rows"])
 
     def _features(self, span: Span) -> np.ndarray:

@@ -129,6 +129,7 @@ def open_data(
     """
     from streamrf.data.columns import known_choice
     from streamrf.data.open import learn_coding, open_source
+    from streamrf.data.source import check_reading
 
     place: Any = list(data) if len(data) > 1 else data[0]
     defaults: Options = known_choice(known)
@@ -143,6 +144,7 @@ def open_data(
         columns = learn_coding(place, make_handling(options), reporter, rows=scan_rows, **choice)
     source = open_source(place, x=options["x"], columns=columns, **choice)
     _refuse_arrays(options, source)
+    check_reading(source, options.get("memory"))
     return source
 
 

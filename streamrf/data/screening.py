@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from streamrf.data.locations import persistently
-from streamrf.data.source import Block, Source, Span, joined, work_spans
+from streamrf.data.source import Block, Source, Span, joined, touched, work_spans
 from streamrf.data.split import NUMBER, Split
 from streamrf.data.wrappers import SourceWrapper
 from streamrf.support.errors import DataError, InputError
@@ -80,7 +80,7 @@ def _without(block: Block, bad: np.ndarray) -> tuple[Block, int]:
 
 def _complaint(block: Block, position: int, where: Source) -> DataError:
     row = int(block.index[position])
-    chunk = next((chunk for chunk in where.chunks() if chunk.start <= row < chunk.stop), Span(row, row + 1))
+    chunk = next(touched(where.chunks(), [Span(row, row + 1)]))
     # Only columns that are coded as they are read can have their gaps filled in.
     filled = "fill gaps with `missing='median'`, " if where.first_array() is None else ""
     return DataError(
@@ -188,7 +188,7 @@ def random_runs(n_rows: int, rows: int, rng: np.random.Generator, places: int = 
 def _read(source: Source, runs: list[Span]) -> Iterator[Block]:
     """The rows of the runs in order, chunk by chunk; each chunk is read at most once."""
     starts, stops = (np.array(ends, np.int64) for ends in zip(*runs, strict=True))
-    for chunk in source.chunks():
+    for chunk in touched(source.chunks(), runs):
         first, last = np.searchsorted(stops, chunk.start, "right"), np.searchsorted(starts, chunk.stop, "left")
         inside = [_common(chunk, run) for run in runs[first:last]]
         if inside:

@@ -6,15 +6,19 @@ A ``Matrix`` gives its rows in order, a ``Source`` any span of them. ``work_span
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
 from streamrf.data.columns import Columns
-from streamrf.support.errors import InputError
+from streamrf.support import memory
+from streamrf.support.errors import BudgetError, InputError
+from streamrf.support.units import format_bytes
 
+MANY = 100_000  # chunks: beyond, they are joined by arithmetic
 LABEL_BYTES = 64  # a guess at a string label, for memory only
 
 Spec: TypeAlias = dict[str, Any]  # JSON: the arguments of ``open_source``, as names and plain values
@@ -121,7 +125,7 @@ class Source(Matrix):
         return self.x_dtype, self.y_dtype
 
     @abstractmethod
-    def chunks(self) -> tuple[Span, ...]:
+    def chunks(self) -> Sequence[Span]:
         """The storage's own units of reading, in row order, covering every row once."""
 
     @abstractmethod
@@ -188,12 +192,77 @@ class Source(Matrix):
         return (self,)
 
 
-def even_spans(n_rows: int, step: int) -> tuple[Span, ...]:
+class EvenSpans(Sequence[Span]):
+    """Spans of one size, the last one shorter. They are computed, not held: there may be a hundred million."""
+
+    def __init__(self, n_rows: int, step: int) -> None:
+        self._starts, self._n_rows, self.step = range(0, n_rows, step), n_rows, step
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> Span: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Span, ...]: ...
+    def __getitem__(self, index: int | slice) -> Span | tuple[Span, ...]:
+        if isinstance(index, slice):
+            return tuple(self._span(start) for start in self._starts[index])
+        return self._span(self._starts[index])
+
+    def _span(self, start: int) -> Span:
+        return Span(start, min(start + self.step, self._n_rows))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(Span.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def even_spans(n_rows: int, step: int) -> Sequence[Span]:
     """Spans of ``step`` rows, the last one shorter."""
-    return tuple(Span(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
+    return EvenSpans(n_rows, step)
 
 
-def work_spans(source: Source, target_rows: int, max_bytes: int) -> tuple[Span, ...]:
+def touched(chunks: Sequence[Span], runs: Iterable[Span]) -> Iterator[Span]:
+    """The chunks that hold rows of these runs, which are in order; each of them once."""
+    last = -1
+    for run in runs:
+        at = max(last + 1, bisect_right(chunks, run.start, key=lambda chunk: chunk.start) - 1)
+        while at < len(chunks) and chunks[at].start < run.stop:
+            yield chunks[at]
+            last, at = at, at + 1
+
+
+def some_of(spans: Sequence[Span]) -> Sequence[Span]:
+    """All spans, or of equal ones the first thousand: enough to see what one costs."""
+    return spans[:1000] if isinstance(spans, EvenSpans) else spans
+
+
+def largest_chunks(source: Source, count: int = 100) -> Sequence[Span]:
+    """Those chunks that may need most memory: of equal ones, the first."""
+    chunks = source.chunks()
+    return chunks[:1] if isinstance(chunks, EvenSpans) else sorted(chunks, key=len)[-count:]
+
+
+def check_reading(source: Source, budget: int | None) -> None:
+    """BudgetError where not even the smallest unit of reading fits; asked before the first read of anything."""
+    units = largest_chunks(source)
+    if source.has_partial_reads():
+        units = [Span(chunk.start, chunk.start + 1) for chunk in units]
+    needed, most = max((source.read_bytes(unit), len(unit)) for unit in units)
+    held = memory.resident()
+    room = memory.available() if budget is None else budget - held
+    if needed > (room if room > 0 else budget or 0):  # a budget that Python alone exceeds is for the plan to refuse
+        allowed = f"{format_bytes(room)} are free" if budget is None else f"the budget is {format_bytes(budget)}"
+        raise BudgetError(
+            f"reading one chunk of {source.location} ({most:,} rows of {source.n_features:,} columns) needs"
+            f" {format_bytes(needed)} on top of {format_bytes(held)} that Python holds, and {allowed}: raise `memory`,"
+            " or store the data in smaller chunks"
+        )
+
+
+def work_spans(source: Source, target_rows: int, max_bytes: int) -> Sequence[Span]:
     """Spans that cover every row once, in order, of about ``target_rows`` that need at most ``max_bytes`` to read.
 
     Small neighbours within a shard are joined. A chunk that is too large is split only where part of it can be read
@@ -208,9 +277,19 @@ def work_spans(source: Source, target_rows: int, max_bytes: int) -> tuple[Span, 
         return len(span) <= target_rows and source.read_bytes(span) <= max_bytes
 
     pieces = source.chunks()
+    if isinstance(pieces, EvenSpans) and len(pieces) > MANY and not source.has_partial_reads():
+        return _even_runs(pieces, source.n_rows, fits)
     if source.has_partial_reads():
         pieces = tuple(piece for chunk in pieces for piece in _split(chunk, target_rows, max_bytes, source.read_bytes))
     return tuple(_joined(pieces, {shard.start for shard in source.shards()}, fits))
+
+
+def _even_runs(chunks: EvenSpans, n_rows: int, fits: Callable[[Span], bool]) -> EvenSpans:
+    """As many chunks at a time as fit, by arithmetic: too many to look at each."""
+    count = 1
+    while fits(Span(0, (count + 1) * chunks.step)):
+        count += 1
+    return EvenSpans(n_rows, count * chunks.step)
 
 
 def _split(chunk: Span, target_rows: int, max_bytes: int, cost: Callable[[Span], int]) -> Iterator[Span]:

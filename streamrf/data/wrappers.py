@@ -31,7 +31,7 @@ class SourceWrapper(Source):
     def unknown_levels(self) -> Mapping[str, int]:
         return self.source.unknown_levels
 
-    def chunks(self) -> tuple[Span, ...]:
+    def chunks(self) -> Sequence[Span]:
         return self.source.chunks()
 
     def read(self, span: Span) -> Block:

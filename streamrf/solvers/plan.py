@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Source, work_spans
+from streamrf.data.source import Source, some_of, work_spans
 from streamrf.data.split import Split
 from streamrf.engines.base import WorkerNeeds
 from streamrf.engines.local import AHEAD
@@ -208,7 +208,7 @@ def reading_parts(
     span_bytes = int(np.clip(room // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
     read = max(
         source.read_bytes(span) + (1 + AHEAD) * (source.block_bytes(span) + extra * len(span))
-        for span in work_spans(source, span_rows, span_bytes)
+        for span in some_of(work_spans(source, span_rows, span_bytes))
     )
     return {"reading": Part(read, stages, SMALLER_CHUNKS)}, span_rows, span_bytes
 

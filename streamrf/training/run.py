@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from streamrf.data.source import Source
+from streamrf.data.source import Source, check_reading
 from streamrf.data.split import Split
 from streamrf.data.stored import in_brief
 from streamrf.engines.base import Engine
@@ -77,6 +77,7 @@ class Training:
         self.seconds: dict[str, float] = {"pilot": 0.0}  # a run that is resumed has none
         self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
         self.skipped = RowSet()
+        check_reading(source, settings.memory)
 
     def run(self) -> Trained:
         start = time.monotonic()

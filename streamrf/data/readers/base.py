@@ -25,7 +25,7 @@ import numpy as np
 
 from streamrf.data.columns import Choice, Columns, RawTable
 from streamrf.data.locations import absolute, opened
-from streamrf.data.source import Block, Matrix, Source, Span
+from streamrf.data.source import Block, Matrix, Source, Span, check_reading, largest_chunks
 from streamrf.data.stored import base_name, file_marks
 from streamrf.support.errors import DataError, InputError
 
@@ -227,7 +227,7 @@ def describe_size(source: Source) -> str:
     size = f"{source.n_rows:,} rows x {source.n_features:,} {type_name(source.x_dtype)}"
     chunks = source.chunks()
     count = "1 chunk of" if len(chunks) == 1 else f"{len(chunks):,} chunks of up to"
-    return f"{size}{y}, {count} {max(map(len, chunks)):,} rows"
+    return f"{size}{y}, {count} {max(map(len, largest_chunks(source))):,} rows"
 
 
 def content_digest(source: Source) -> str:
@@ -237,6 +237,7 @@ def content_digest(source: Source) -> str:
         "rows": n_rows, "features": source.n_features, "outputs": source.n_outputs, "x": source.x_dtype.str,
         "y": y_type, "names": source.feature_names,
     }  # fmt: skip
+    check_reading(source, None)
     sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     ends = (Span(0, FINGERPRINT_ROWS), Span(n_rows - FINGERPRINT_ROWS, n_rows))
     for span in ends if n_rows > 2 * FINGERPRINT_ROWS else (Span(0, n_rows),):

@@ -26,7 +26,7 @@ class SlicedSource(RowReader):
         self.feature_names = None if feature_names is None else tuple(map(str, feature_names))
         self._chunks = _chunks(self._X, self.n_features * self.x_dtype.itemsize)
 
-    def chunks(self) -> tuple[Span, ...]:
+    def chunks(self) -> Sequence[Span]:
         return self._chunks
 
     def _features(self, span: Span) -> np.ndarray:
@@ -122,7 +122,7 @@ def _sized(array: Array) -> Array:
     return array
 
 
-def _chunks(array: Array, row_bytes: int) -> tuple[Span, ...]:
+def _chunks(array: Array, row_bytes: int) -> Sequence[Span]:
     chunks = getattr(array, "chunks", None)
     if not chunks:
         return even_spans(array.shape[0], rows_of(CHUNK_BYTES, row_bytes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, NamedTuple
 
@@ -38,7 +38,7 @@ class NpySource(RowReader):
         self._y = None if y_path is None else MappedFile(y_path)
         set_arrays(self, self._X, self._y, self._X.name, choice.y if self._y is None else self._y.name)
 
-    def chunks(self) -> tuple[Span, ...]:
+    def chunks(self) -> Sequence[Span]:
         return even_spans(self.n_rows, rows_of(CHUNK_BYTES, self.n_features * self._X.dtype.itemsize))
 
     def _features(self, span: Span) -> np.ndarray:

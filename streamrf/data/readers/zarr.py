@@ -20,7 +20,7 @@ import atexit
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from threading import Lock
@@ -72,7 +72,7 @@ class ZarrSource(RowReader):
         if self.feature_names is not None and len(self.feature_names) != self.n_features:
             raise DataError(f"{self.location} names {len(self.feature_names)} columns, and X has {self.n_features}")
 
-    def chunks(self) -> tuple[Span, ...]:
+    def chunks(self) -> Sequence[Span]:
         return even_spans(self.n_rows, self._X.chunk_rows)
 
     def _features(self, span: Span) -> np.ndarray:
@@ -200,9 +200,6 @@ class Gaps:
     def __init__(self, array: zarr.Array) -> None:
         self._array = array
         self._grid: tuple[int, ...] = array.shards or array.chunks  # one stored file each
-        self._columns = list(
-            product(*(range(-(-n // c)) for n, c in zip(array.shape[1:], self._grid[1:], strict=True)))
-        )
         self._fill = _fill_value(array)
         self._is_stored: dict[tuple[int, ...], bool] = {}
 
@@ -218,10 +215,13 @@ class Gaps:
     def _gap(self, band: int, span: Span, values: np.ndarray) -> Gap | None:
         start, stop = band * self._grid[0], (band + 1) * self._grid[0]
         part = values[max(start - span.start, 0) : stop - span.start]
-        missing = [column for column in self._columns if self._is_missing((band, *column), part)]
-        if not missing:
-            return None
-        return Gap(Span(start, min(stop, self._array.shape[0])), len(missing) == len(self._columns))
+        found = [self._is_missing((band, *column), part) for column in self._columns()]
+        return Gap(Span(start, min(stop, self._array.shape[0])), all(found)) if any(found) else None
+
+    def _columns(self) -> Iterator[tuple[int, ...]]:
+        """The places of chunks beside each other; there may be very many."""
+        grid = zip(self._array.shape[1:], self._grid[1:], strict=True)
+        return product(*(range(-(-n // c)) for n, c in grid))
 
     def _is_missing(self, chunk: tuple[int, ...], part: np.ndarray) -> bool:
         inner = tuple(slice(i * size, (i + 1) * size) for i, size in zip(chunk[1:], self._grid[1:], strict=True))
