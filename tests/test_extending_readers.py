@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from commands import FAST, done
 from readers_conformance import BatchReaderConformance
 from sources_conformance import SourceConformance
@@ -123,9 +122,10 @@ class TestToyBatches(BatchReaderConformance):
         path.write_text("".join(":".join(row) + "\n" for row in rows))
 
 
-def test_a_table_reader_from_outside_says_so_where_it_cannot_be_trained_on(tmp_path: Path) -> None:
+def test_a_table_reader_from_outside_is_trained_on_through_parquet(tmp_path: Path) -> None:
     (tmp_path / "t.toytext").write_text("a:b:y\n1:2:3\n4:5:6\n")
-    with pytest.raises(DataError, match="streamrf convert"):
-        open_source(tmp_path / "t.toytext")
+    assert open_source(tmp_path / "t.toytext").read(Span(0, 2)).X.tolist() == [[1, 2], [4, 5]]
+    (tmp_path / "m.toytext").write_text("a/b/y\n1/2/3\n4/5/6\n")
+    assert open_source(tmp_path / "m.toytext", mark="/").feature_names == ("a", "b")
     done("convert", tmp_path / "t.toytext", tmp_path / "t.zarr", "--quiet")
     assert open_source(tmp_path / "t.zarr").read(Span(0, 2)).X.tolist() == [[1, 2], [4, 5]]

@@ -26,9 +26,9 @@ class TestWhatIsWrong:
             open_source(str(tmp_path / "*.parquet"))
 
     def test_unknown_formats(self, tmp_path: Path) -> None:
-        (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-        with pytest.raises(DataError, match=r"streamrf convert .*t\.csv .*t\.parquet"):
-            open_source(tmp_path / "t.csv")
+        (tmp_path / "t.libsvm").write_text("1 1:2\n")
+        with pytest.raises(DataError, match=r"streamrf convert .*t\.libsvm .*t\.parquet"):
+            open_source(tmp_path / "t.libsvm")
         (tmp_path / "t.thing").write_text("a,b\n1,2\n")
         with pytest.raises(DataError, match="zarr, parquet, npy"):
             open_source(tmp_path / "t.thing")

@@ -72,7 +72,13 @@ def read_table(path: Path, command: click.Command, *, needed: bool) -> dict[str,
     unknown = [key for key in table if key.replace("_", "-") not in names]
     if unknown:
         raise InputError(f"{path}: {unknown[0]!r} is not a setting of `streamrf {command.name}`")
-    return {str(names[key.replace("_", "-")].name): value for key, value in table.items()}
+    params = {names[key.replace("_", "-")]: value for key, value in table.items()}
+    return {str(param.name): [value] if _repeats(param, value) else value for param, value in params.items()}
+
+
+def _repeats(param: click.Parameter, value: Any) -> bool:
+    """Whether one value is given for an option that may be repeated."""
+    return isinstance(param, click.Option) and param.multiple and isinstance(value, str)
 
 
 def setting_names(command: click.Command) -> dict[str, click.Parameter]:

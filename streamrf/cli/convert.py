@@ -22,16 +22,12 @@ KEPT = ("x", "y", "form", "chunk_rows", "dtype", "memory")  # options that a Con
     type=click.Choice(["csv", "jsonl", "arrow", "parquet", "libsvm", "npz", "hdf5", "npy", "zarr"]),
 )
 @click.option("--target", multiple=True, metavar="COLUMN", help="Target column; repeat for several outputs.")
-@click.option("--features", metavar="A,B,...", help="Input columns; all but the target by default.")
-@click.option("--exclude", metavar="A,B,...", help="Columns to leave out.")
+@shared.features_option
+@shared.exclude_option
 @click.option("--x", default="X", show_default=True, help="Name of the input array (npz, hdf5, npy, zarr).")
 @click.option("--y", default="y", show_default=True, help="Name of the target array, or column without --target.")
 @shared.conversion_column_options
-@click.option(
-    "--delimiter", metavar="CHAR", help="Between fields of CSV: a character or tab; read from line 1 by default."
-)
-@click.option("--header/--no-header", default=None, help="Whether CSV begins with names; read from line 1 by default.")
-@click.option("--null", multiple=True, metavar="WORD", help="A word for missing in CSV, besides NA, null, ...")
+@shared.reading_options
 @click.option("--n-features", type=int, metavar="N", help="Columns of a LIBSVM file, if its own rows have fewer.")
 @click.option("--chunk-rows", type=int, metavar="N", help="Rows of a chunk or row group; about 16 MB by default.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Type of X in zarr; as in IN by default.")
@@ -56,12 +52,12 @@ def convert_command(source: str, out: str, **options: Any) -> None:  # fmt: skip
     from streamrf.support.units import format_count
 
     start = time.monotonic()
-    reading = {name: options[name] for name in ("delimiter", "header", "null", "n_features")}
+    lines = {} if options["n_features"] is None else {"n_features": options["n_features"]}
     asked = Conversion(
-        options={name: value for name, value in reading.items() if value not in (None, ())},
+        options={**shared.reading_given(options), **lines},
         handling=shared.make_handling(options), keep_missing=options["missing"] == "keep",
-        target=list(options["target"]) or None, features=shared.listed(options["features"]),
-        exclude=shared.listed(options["exclude"]) or [], **{name: options[name] for name in KEPT},
+        target=list(options["target"]) or None, features=list(options["features"]) or None,
+        exclude=list(options["exclude"]), **{name: options[name] for name in KEPT},
     )  # fmt: skip
     made = convert(source, out, asked, overwrite=options["overwrite"], reporter=shared.reporter_for(options))
     seconds = time.monotonic() - start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,13 +45,34 @@ def stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return apply
 
 
+features_option = click.option(
+    "--features", multiple=True, metavar="A,B,...", help="Input columns; all but the target by default."
+)
+exclude_option = click.option(
+    "--exclude", multiple=True, metavar="A,B,...", help="Columns to leave out, also as 'id_*'; repeat for more."
+)
+
+reading_options = stack(
+    click.option("--delimiter", metavar="CHAR",
+                 help="Between fields of CSV: a character or tab; found in the first lines by default."),
+    click.option("--header/--no-header", default=None,
+                 help="Whether CSV begins with names; found in the first line by default."),
+    click.option("--null", multiple=True, metavar="WORD", help="A word for missing in CSV, besides NA, null, ?, ..."),
+    click.option("--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1; UTF-8 by default."),
+    click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark of CSV; a point by default."),
+    click.option("--dates", multiple=True, metavar="[COLUMN=]ORDER",
+                 help="Order of dates such as 31/12/2023 in CSV: DMY, MDY or YMD; ISO dates need none."),
+)  # fmt: skip
+cache_option = click.option(
+    "--no-cache", is_flag=True, help="Keep no parquet file of CSV and JSON lines for the next run."
+)
+READING = ("delimiter", "header", "null", "encoding", "decimal", "dates")
+
 data_options = stack(
     click.option("--x", default="X", show_default=True, help="Name of the input array (zarr, npy)."),
     click.option("--y", default="y", show_default=True, help="Name of the target array (zarr, npy)."),
-    click.option("--target", multiple=True, metavar="COLUMN",
-                 help="Target column (parquet); repeat for several outputs."),
-    click.option("--features", metavar="A,B,...", help="Input columns (parquet); all but the target by default."),
-    click.option("--exclude", metavar="A,B,...", help="Columns to leave out (parquet)."),
+    click.option("--target", multiple=True, metavar="COLUMN", help="Target column; repeat for several outputs."),
+    features_option, exclude_option, reading_options, cache_option,
 )  # fmt: skip
 
 _CODING = (
@@ -131,26 +152,42 @@ def open_data(
     from streamrf.data.open import learn_coding, open_source
     from streamrf.data.source import check_reading
 
-    place: Any = list(data) if len(data) > 1 else data[0]
+    place, keeps = readable_data(data, options, reporter)
     defaults: Options = known_choice(known)
     choice = {
         "y": options["y"], "target": list(options["target"]) or defaults.get("target"),
-        "features": listed(options["features"]) or defaults.get("features"),
-        "exclude": listed(options["exclude"]) or (), "need_targets": need_targets,
+        "features": list(options["features"]) or defaults.get("features"),
+        "exclude": list(options["exclude"]), "need_targets": need_targets,
         "sample_weight": options.get("sample_weight"),
     }  # fmt: skip
     columns: Columns | None = defaults.get("columns")
     if known is None:
         columns = learn_coding(place, make_handling(options), reporter, rows=scan_rows, **choice)
     source = open_source(place, x=options["x"], columns=columns, **choice)
+    source.keeps = (*source.keeps, *keeps)
     _refuse_arrays(options, source)
     check_reading(source, options.get("memory"))
     return source
 
 
+def readable_data(data: Sequence[str], options: Options, reporter: Reporter | None = None) -> tuple[Any, list[object]]:
+    """What was named, with files of text as parquet; and folders that must live as long as it is used."""
+    from streamrf.data.cache import Reading
+    from streamrf.data.open import readable
+
+    place: Any = list(data) if len(data) > 1 else data[0]
+    reading = Reading(reading_given(options), not options.get("no_cache"))
+    return readable(place, reading, reporter or reporter_for(options))
+
+
+def reading_given(options: Options) -> Options:
+    """The options of readers that were given."""
+    return {name: options[name] for name in READING if options.get(name) not in (None, ())}
+
+
 # Options that choose or code columns, and their defaults.
 _OF_COLUMNS = {
-    "target": (), "features": None, "exclude": None, "categories": "auto", "max_levels": None, "categorical": None,
+    "target": (), "features": (), "exclude": (), "categories": "auto", "max_levels": None, "categorical": None,
     "missing": "error",
 }  # fmt: skip
 
@@ -200,7 +237,7 @@ def flag(name: str) -> str:
 def reporter_for(options: Options) -> Reporter:
     from streamrf.cli.display import make_reporter
 
-    return make_reporter(quiet=options["quiet"] or options["as_json"])
+    return make_reporter(quiet=bool(options.get("quiet") or options.get("as_json")))
 
 
 def make_settings(options: Options, out: Path | None = None) -> Settings:

@@ -99,7 +99,7 @@ def default_out(data: str) -> str:
     from streamrf.data.locations import without_query
 
     pattern = r"[*?]+|\[[^]]*\]"
-    path = without_query(data).rstrip("/")
+    path = re.sub(r"\.(gz|bz2|xz|zst)$", "", without_query(data).rstrip("/"), flags=re.IGNORECASE)
     name = path.rpartition("/")[2]
     folder = path[: len(path) - len(name)]
     stem = re.sub(pattern, "all", name).rsplit(".", 1)[0] or "data"

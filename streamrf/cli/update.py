@@ -185,7 +185,9 @@ def _recoded(old: Model, stays: Source, work: Work, options: shared.Options) -> 
         return stays
     if old.columns.handling is None:
         raise InputError("the model does not say how its columns were to be coded: retrain on the shards that stay")
-    place, target = list(options["rest"]), list(options["target"]) or old.target_names
+    (place, keeps), target = shared.readable_data(options["rest"], options), list(options["target"]) or old.target_names
     choice: shared.Options = {"y": options["y"], "target": target, "features": old.columns.names}
     columns = learn_coding(place, old.columns.handling, work.reporter, **choice)
-    return open_source(place, columns=columns, **choice)
+    source = open_source(place, columns=columns, **choice)
+    source.keeps = (*source.keeps, *keeps)
+    return source

@@ -6,7 +6,9 @@ source       Span, Block, Source: what a table looks like to everything else
 readers/     one module for each format; ``base`` says what a reader is, the package finds the one for a location
 wrappers     sources made of other sources: shards, weights
 screening    rows that can be used, and a sample of them
+writers/     predictions and tables to files
+cache        files that are read in order only, as parquet
+frames       data frames as tables
 open         ``open_source``: from what a user names to a source
-writers/     predictions to files
 convert/     from files of any format to chunked zarr or parquet
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import io
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from streamrf.support.errors import DataError, InputError, MissingDependencyErro
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+    from typing_extensions import Buffer
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -105,7 +107,7 @@ def missing_package(url: str) -> MissingDependencyError:
 
 @contextmanager
 def opened(location: str) -> Iterator[IO[bytes]]:
-    """The bytes of a file or URL, unpacked where they are compressed (gz, bz2, xz)."""
+    """The bytes of a file or URL, unpacked where they are compressed (gz, bz2, xz, zst)."""
     with reading(location):
         raw = _open_raw(location)
         try:
@@ -132,7 +134,27 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
         return cast(IO[bytes], gzip.GzipFile(fileobj=raw, mode="rb"))
     if start.startswith(b"BZh"):
         return bz2.BZ2File(raw, mode="rb")
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return io.BufferedReader(_Zstandard(raw))
     return lzma.LZMAFile(raw, mode="rb") if start.startswith(b"\xfd7zXZ") else raw
+
+
+class _Zstandard(io.RawIOBase):
+    """Unpacked by arrow: Python's own library has it from 3.14 on."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        import pyarrow as pa
+
+        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer)
+        data = self._stream.read(len(view))
+        view[: len(data)] = data
+        return len(data)
 
 
 @contextmanager

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import csv
+import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from streamrf.data.cache import Reading, as_parquet, ordered_files
 from streamrf.data.columns import Choice, Columns, Handling, names_of
-from streamrf.data.locations import absolute, is_pattern, matches
+from streamrf.data.frames import frame_table, is_frame
+from streamrf.data.locations import absolute, is_pattern, matches, no_such
 from streamrf.data.readers import reader_by_ending, reader_of, row_reader_at
 from streamrf.data.readers.base import BatchReader, Chained, RowReader
 from streamrf.data.readers.memory import ArraySource, CountingSource
@@ -24,7 +28,7 @@ from streamrf.support.progress import Reporter
 
 Path: TypeAlias = str | os.PathLike[str]
 Arrays: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
-Data: TypeAlias = "Path | Arrays | Source | Mapping[str, Any] | Sequence[Data] | int"
+Data: TypeAlias = Any  # Path | Arrays | Source | Mapping[str, Any] | a data frame | Sequence[Data] | int
 Weights: TypeAlias = "str | Mapping[str, Any] | Sequence[float] | np.ndarray"
 
 
@@ -39,22 +43,93 @@ def open_source(
     need_targets: bool | None = True,
     columns: Columns | Handling | Mapping[str, Any] | None = None,
     sample_weight: Weights | None = None,
+    cache: bool = True,
+    reporter: Reporter | None = None,
+    **reading: Any,
 ) -> Source:
-    """Open a table for reading; only metadata is read.
+    """Open a table for reading; only metadata is read, unless it must be converted first.
 
-    ``data`` is a path, a URL or a pattern; an array, or a pair ``(X, y)`` of arrays; a source; the ``spec()`` of one;
-    or a list of any of these, which is read as one table. ``x`` and ``y`` name arrays (zarr, npy); ``target``,
-    ``features`` and ``exclude`` name columns (parquet). With ``need_targets=False`` targets are not read, with None
-    they are read where there are any. ``columns`` is the coding of raw columns (parquet), as a model keeps it; from a
-    ``Handling`` the coding is learned, which reads the columns.
+    ``data`` is a path, a URL, a pattern or a directory; a pandas, polars, dask or Arrow table, a DuckDB relation or a
+    stream of Arrow batches; an array, or a pair ``(X, y)`` of arrays; a source; the ``spec()`` of one; or a list of any
+    of these, which is read as one table. ``x`` and ``y`` name arrays (zarr, npy); ``target``, ``features`` and
+    ``exclude`` name columns of tables; ``*`` in a name stands for any letters. With ``need_targets=False`` targets are
+    not read, with None they are read where there are any. ``columns`` is the coding of raw columns, as a model keeps
+    it; from a ``Handling`` the coding is learned, which reads the columns.
     ``sample_weight`` names the array or column of the rows' weights; for arrays it is an array.
+
+    CSV, JSON lines and Arrow files are converted to parquet once, beside the data (``cache=False``: in a temporary
+    folder). ``reading`` says how CSV is written, where its first lines do not tell: ``delimiter``, ``header``,
+    ``null``, ``encoding``, ``decimal`` and ``dates``.
     """
-    choice = Choice(x, y, target, features, exclude, need_targets)
+    data, keeps = readable(data, Reading(reading, cache), reporter or Reporter())
+    choice = named(data, Choice(x, y, target, features, exclude, need_targets))
     if isinstance(columns, Handling):
-        columns = learn_coding(data, columns, sample_weight=sample_weight, **vars(choice))
+        columns = learn_coding(data, columns, reporter, sample_weight=sample_weight, **vars(choice))
     coding = Columns.from_json(columns) if isinstance(columns, Mapping) else columns
     choice = replace(choice, columns=coding)
-    return _open(data, choice) if sample_weight is None else _open_weighted(data, sample_weight, choice)
+    source = _open(data, choice) if sample_weight is None else _open_weighted(data, sample_weight, choice)
+    source.keeps = (*source.keeps, *keeps)
+    return source
+
+
+def readable(data: Data, reading: Reading, reporter: Reporter) -> tuple[Data, list[object]]:
+    """The same data as ``open_source`` can open it: files that are read in order as parquet, data frames as tables.
+
+    The second part must live as long as the data is used: it holds folders that are deleted afterwards.
+    """
+    if isinstance(data, str | os.PathLike):
+        files = ordered_files(absolute(os.fspath(data)))
+        if not files:
+            return data, []
+        places, keeps = as_parquet(files, reading, reporter)
+        return places if len(places) > 1 else places[0], keeps
+    if is_frame(data):
+        return frame_table(data, reporter)
+    if isinstance(data, list | tuple) and not _is_pair(data):
+        return _readable_list(list(data), reading, reporter)
+    return data, []
+
+
+def _readable_list(items: list[Data], reading: Reading, reporter: Reporter) -> tuple[Data, list[object]]:
+    """Files of a list are converted together, so that their columns have the same types."""
+    files = [ordered_files(absolute(os.fspath(item))) if isinstance(item, str | os.PathLike) else [] for item in items]
+    if files and all(files):
+        places, keeps = as_parquet([file for found in files for file in found], reading, reporter)
+        return list(places), keeps
+    found = [readable(item, reading, reporter) for item in items]
+    return [item for item, _ in found], [kept for _, keeps in found for kept in keeps]
+
+
+def named(data: Data, choice: Choice) -> Choice:
+    """The choice with each column by its own name, where it has lists with commas or patterns such as ``id_*``."""
+    asked = [*names_of(choice.exclude), *names_of(choice.features or ())]
+    if not any(mark in name for name in asked for mark in ',*?"') or (table := raw_columns(data)) is None:
+        return choice
+    return with_own_names(choice, table.schema.names, table.location)
+
+
+def with_own_names(choice: Choice, known: Sequence[str], where: str) -> Choice:
+    """The same for a table with these columns."""
+
+    def resolved(names: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(name for text in names for name in _names_in(text, known, where)))
+
+    features = None if choice.features is None else resolved(names_of(choice.features))
+    return replace(choice, features=features, exclude=resolved(names_of(choice.exclude)))
+
+
+def _names_in(text: str, known: Sequence[str], where: str) -> list[str]:
+    """A name as it is, else the parts of a list with commas (a part with a comma in quotes), each perhaps a pattern."""
+    if text in known:
+        return [text]
+    found: list[str] = []
+    for part in next(csv.reader([text], skipinitialspace=True), []):
+        part = part.strip()
+        matched = [part] if part in known else fnmatch.filter(known, part) if any(m in part for m in "*?") else [part]
+        if not matched:
+            raise no_such("column", part, known, where, " (no name fits the pattern)")
+        found += [name for name in matched if name]
+    return found
 
 
 def _open(data: Data, choice: Choice) -> Source:
@@ -70,7 +145,15 @@ def _open(data: Data, choice: Choice) -> Source:
         return _joined([_open(item, choice) for item in data])
     if isinstance(data, int):  # from the spec of a source that only counts
         return CountingSource(data)
-    raise InputError(f"data must be a path, a URL, arrays or a list of these, not {type(data).__name__}")
+    return _open_table(data, choice)
+
+
+def _open_table(data: object, choice: Choice) -> Source:
+    from streamrf.data.readers.table import MemoryTable, TableSource
+
+    if isinstance(data, MemoryTable):
+        return TableSource(data, choice)
+    raise InputError(f"data must be a path, a URL, a table, arrays or a list of these, not {type(data).__name__}")
 
 
 def _open_spec(spec: Spec, choice: Choice) -> Source:
@@ -151,7 +234,7 @@ def learn_coding(
         return None
     from streamrf.data.columns.learning import feature_names, learn_columns, needs_coding, target_names
 
-    asked, known, reporter = Choice(**choice), table.schema.names, reporter or Reporter()
+    asked, known, reporter = named(data, Choice(**choice)), table.schema.names, reporter or Reporter()
     if isinstance(sample_weight, str):
         asked = replace(asked, exclude=[*names_of(asked.exclude), sample_weight])
     names = feature_names(known, table.location, asked, target_names(known, table.location, asked))
@@ -166,17 +249,25 @@ def learn_coding(
 
 def raw_columns(data: Data) -> BatchReader | None:
     """The columns of stored tables as they are; None where any of it is arrays, which are numbers already."""
-    items = [data] if isinstance(data, str | os.PathLike) else data
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str | os.PathLike) for item in items):
-        return None
-    tables = [_raw_table(absolute(os.fspath(item))) for item in items]
+    items = list(data) if isinstance(data, list | tuple) and not _is_pair(data) else [data]
+    tables = [_raw_table(item) for item in items]
     found = [table for table in tables if table is not None]
     if not found or len(found) < len(tables):
         return None
     return found[0] if len(found) == 1 else Chained(found)
 
 
-def _raw_table(location: str) -> BatchReader | None:
+def _raw_table(data: object) -> BatchReader | None:
+    if isinstance(data, str | os.PathLike):
+        return _stored_table(absolute(os.fspath(data)))
+    if isinstance(data, Source | Mapping | np.ndarray | tuple | list | int) or data is None:
+        return None
+    from streamrf.data.readers.table import MemoryTable, TableBatches
+
+    return TableBatches(data) if isinstance(data, MemoryTable) else None
+
+
+def _stored_table(location: str) -> BatchReader | None:
     rows = _joining_reader(matches(location)) if is_pattern(location) else row_reader_at(location)
     reader = reader_of(BatchReader, rows.format) if rows is not None and rows.picks_columns else None
     return None if reader is None else reader(location, progress=lambda done: None)

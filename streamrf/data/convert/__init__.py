@@ -11,24 +11,23 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from streamrf.data.columns import JSON, Choice
 from streamrf.data.columns.learning import feature_names, learn_columns, target_names
 from streamrf.data.convert.inputs import CodedMatrix, Conversion, open_input
 from streamrf.data.convert.outputs import write_columns, write_matrix, write_zarr
+from streamrf.data.open import with_own_names
 from streamrf.data.readers.base import BatchReader, Progress
 from streamrf.data.source import Matrix
 from streamrf.data.writers.files import check_free, staged_directory, staged_file
+from streamrf.data.writers.tables import GROUP_BYTES, TEXT_BYTES, stored_bytes
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.units import format_bytes
 
 ENDINGS = (".zarr", ".parquet")
-TEXT_BYTES = 32  # a guess at a text value, for chunks
 SAY_EVERY = 10.0  # seconds between two notes about the first read
-CHUNK_BYTES = 16 << 20  # large enough to read fast, small enough to hold a few
 SMALLEST_CHUNK = 1 << 18
 COPIES = 6  # of a chunk: being filled, joined, encoded, compressed, and what the allocator keeps
 PARSING = 48 << 20  # blocks of text and batches on their way, what is made of them, and the library that writes
@@ -66,7 +65,7 @@ class _Run:
     def _columns_to_parquet(self, table: BatchReader) -> JSON:
         chosen = {name for names in self._selected(table) for name in names}
         names = [name for name in table.schema.names if name in chosen]
-        width = sum(_stored_bytes(table.schema.field(name).type) for name in names)
+        width = sum(stored_bytes(table.schema.field(name).type) for name in names)
         rows = self._chunk(width)
         with self._progress(table.n_rows or 0) as progress, self._staged() as place:
             done = write_columns(place, table, names, rows, progress)
@@ -79,6 +78,7 @@ class _Run:
             y=asked.y, target=asked.target, features=asked.features, exclude=asked.exclude,
             need_targets=True if asked.target else None,
         )  # fmt: skip
+        choice = with_own_names(choice, known, table.location)
         targets = target_names(known, table.location, choice)
         return feature_names(known, table.location, choice, targets), targets
 
@@ -135,13 +135,6 @@ def _ending(out: str) -> str:
     return ending
 
 
-def _stored_bytes(kind: pa.DataType) -> int:
-    try:
-        return max(1, kind.bit_width // 8)
-    except ValueError:
-        return TEXT_BYTES
-
-
 def chunk_rows(row_bytes: int, *, asked: int | None, budget: int, reserved: int) -> int:
     """Rows of a chunk: those asked for, or as many as make about 16 MB, fewer where the budget is small.
 
@@ -150,7 +143,7 @@ def chunk_rows(row_bytes: int, *, asked: int | None, budget: int, reserved: int)
     if asked is not None and asked < 1:
         raise InputError(f"`chunk_rows={asked}`: must be at least 1 row")
     room = (budget - reserved - PARSING) // COPIES
-    rows = asked or max(1, min(CHUNK_BYTES, max(room, SMALLEST_CHUNK)) // max(1, row_bytes))
+    rows = asked or max(1, min(GROUP_BYTES, max(room, SMALLEST_CHUNK)) // max(1, row_bytes))
     if rows * row_bytes > room:
         needed = reserved + PARSING + COPIES * rows * row_bytes
         raise BudgetError(

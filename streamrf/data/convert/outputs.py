@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from streamrf.data.columns import JSON
 from streamrf.data.readers.base import BatchReader, Progress
 from streamrf.data.source import Matrix, Rows
+from streamrf.data.writers.tables import write_tables
 from streamrf.data.writers.zarr import checked_compressors
 from streamrf.support.errors import DataError
 
@@ -95,7 +95,8 @@ def _joined(parts: list[Rows]) -> Rows:
 def write_columns(place: Path, table: BatchReader, names: list[str], rows: int, progress: Progress) -> int:
     """Columns as they are: how they become numbers is decided when a model is trained."""
     schema = pa.schema([_storable(table.schema.field(name)) for name in names])
-    return _write(place, schema, (pa.Table.from_batches([batch]) for batch in table.batches(names)), rows, progress)
+    tables = (pa.Table.from_batches([batch]) for batch in table.batches(names))
+    return write_tables(place, schema, tables, rows, progress)
 
 
 def _storable(field: pa.Field) -> pa.Field:
@@ -112,7 +113,7 @@ def write_matrix(place: Path, matrix: Matrix, rows: int, progress: Progress) -> 
     if matrix.y_dtype is not None:
         types += [pa.string() if matrix.y_dtype.kind == "U" else pa.from_numpy_dtype(matrix.y_dtype)] * len(outputs)
     schema = pa.schema(list(zip([*names, *outputs], types, strict=True)))
-    return _write(place, schema, _tables(matrix, schema, rows), rows, progress)
+    return write_tables(place, schema, _tables(matrix, schema, rows), rows, progress)
 
 
 def _target_names(count: int) -> tuple[str, ...]:
@@ -126,22 +127,3 @@ def _tables(matrix: Matrix, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
             columns += [y] if y.ndim == 1 else [y[:, k] for k in range(y.shape[1])]
         arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
         yield pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _write(place: Path, schema: pa.Schema, tables: Iterator[pa.Table], rows: int, progress: Progress) -> int:
-    held: list[pa.Table] = []
-    done = count = 0
-    with pq.ParquetWriter(place, schema, write_page_checksum=True) as writer:
-        for table in tables:
-            held.append(table.cast(schema))
-            count += len(table)
-            if count >= rows:
-                whole = pa.concat_tables(held)
-                full = count // rows * rows
-                writer.write_table(whole.slice(0, full), row_group_size=rows)
-                held, done, count = [whole.slice(full)], done + full, count - full
-                progress(done)
-        if count:
-            writer.write_table(pa.concat_tables(held), row_group_size=rows)
-            progress(done + count)
-    return done + count

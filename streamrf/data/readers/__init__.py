@@ -13,13 +13,14 @@ import os
 import pkgutil
 from collections.abc import Iterable, Iterator
 from importlib import import_module
+from typing import Any
 
 from streamrf.data.columns import Columns
 from streamrf.data.locations import filesystem, is_url, reading, without_query
 from streamrf.data.readers.base import Arrived, BatchReader, R, Reader, RowReader, SequentialReader, registered
 from streamrf.support.errors import DataError, InputError, StorageError
 
-COMPRESSED = (".gz", ".bz2", ".xz")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 MODULES = frozenset(module.name for module in pkgutil.iter_modules(__path__))
 _ORDER = ("zarr", "parquet", "npy")  # where a directory could be several
 
@@ -53,12 +54,12 @@ def stream_format(location: str) -> str | None:
     return found.format
 
 
-def arriving_tables(location: str, form: str, columns: Columns | None, where: str) -> Iterator[Arrived]:
+def arriving_tables(location: str, form: str, columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
     """Tables of a file or URL, or of standard input where the location is ``-``, each as soon as it is there."""
     reader = reader_of(BatchReader, form)
     if reader is None:
         raise InputError(f"{form} cannot be read from a stream")
-    return reader.arriving_at(location, columns, where)
+    return reader.arriving_at(location, columns, where, **options)
 
 
 def _local_reader(path: str) -> type[RowReader]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ class ArrowBatches(BatchReader):
                     yield batch.slice(start, BATCH_ROWS).select(names)
 
     @classmethod
-    def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str) -> Iterator[Arrived]:
+    def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
         try:
             with pa.ipc.open_stream(stream) as reader:
                 yield from _in_parts(iter(reader))
@@ -59,9 +59,9 @@ class ArrowBatches(BatchReader):
             raise DataError(f"{where} is not a stream of Arrow batches: {error}") from error
 
     @classmethod
-    def arriving_at(cls, location: str, columns: Columns | None, where: str) -> Iterator[Arrived]:
+    def arriving_at(cls, location: str, columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
         if location == "-":
-            yield from super().arriving_at(location, columns, where)
+            yield from super().arriving_at(location, columns, where, **options)
             return
         table = cls(absolute(location))
         yield from _in_parts(table.batches(table.schema.names))

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -28,12 +31,16 @@ from streamrf.data.locations import absolute, opened
 from streamrf.data.source import Block, Matrix, Source, Span, check_reading, largest_chunks
 from streamrf.data.stored import base_name, file_marks
 from streamrf.support.errors import DataError, InputError
+from streamrf.support.threads import available_cores
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_BLOCK = 1 << 20  # bytes of text that are parsed at a time
 STREAM_BLOCK = 1 << 18  # of a stream, or less where less is there
+MOST_PARSERS = 4
+A = TypeVar("A")
+B = TypeVar("B")
 LONGEST = 64 << 20  # a record longer than this is a quote that nobody closed
 _BOM = b"\xef\xbb\xbf"
 
@@ -71,6 +78,23 @@ def _last_end(text: bytes, quotes: bool) -> int:
     while quotes and end and text.count(b'"', 0, end) % 2:  # inside quotes: look before the one that opened them
         end = text.rfind(b"\n", 0, text.rfind(b'"', 0, end)) + 1
     return end
+
+
+def in_order(make: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+    """``map(make, items)`` by a few threads that work ahead; arrow parses without holding Python's lock."""
+    workers = min(MOST_PARSERS, available_cores())
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[B]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(make, item))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 FINGERPRINT_ROWS = 64
@@ -171,18 +195,48 @@ class BatchReader(SequentialReader, RawTable):
     """A table with named columns of any type."""
 
     @classmethod
-    def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str) -> Iterator[Arrived]:
-        """Tables of rows as a stream brings them: the columns of a coding, or without one all, as numbers."""
+    def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
+        """Tables of rows as a stream brings them: the columns of a coding, or without one all, as numbers.
+
+        ``options`` are those of the reader, and ``keep``: further columns that the tables must have (see ``kept``).
+        """
         raise InputError(f"{cls.format} cannot be read from a stream")
 
     @classmethod
-    def arriving_at(cls, location: str, columns: Columns | None, where: str) -> Iterator[Arrived]:
+    def arriving_at(cls, location: str, columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
         """The same of what is at a path or URL, or of standard input where that is ``-``."""
         if location == "-":
-            yield from cls.arriving(sys.stdin.buffer, columns, where)
+            yield from cls.arriving(sys.stdin.buffer, columns, where, **options)
             return
         with opened(absolute(location)) as stream:
-            yield from cls.arriving(stream, columns, where)
+            yield from cls.arriving(stream, columns, where, **options)
+
+    def notes(self) -> list[str]:
+        """What the user should know of how columns were read: a sentence each."""
+        return []
+
+
+class Unfit(DataError):
+    """A value that is not of the type of its column."""
+
+
+class TextReader(BatchReader):
+    """Text whose types only all rows tell. It is opened with ``schema`` where that is known already, and with
+    ``blocks`` to look at so many blocks only; a value that does not fit the types is then an ``Unfit``."""
+
+    version: ClassVar[int]  # another number where the same file is read in another way
+    expected_rows: int = 0  # about how many there are, guessed from the first block; 0: nothing is known
+
+    def expect(self, rows: int, size: int) -> None:
+        """The first block has so many rows in so many bytes."""
+        if os.path.exists(self.location) and self.location.lower().endswith(self.endings):  # not compressed
+            self.expected_rows = rows * os.path.getsize(self.location) // max(1, size)
+
+    @staticmethod
+    def kept(known: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+        """The columns that ``options["keep"]`` asks for: names, or True for all."""
+        keep = options.get("keep") or ()
+        return list(known) if keep is True else [name for name in keep if name in known]
 
 
 class Arrived(NamedTuple):

@@ -1,13 +1,15 @@
-"""CSV, also compressed. A first pass finds the types of the columns from all rows; every pass is in constant memory."""
+"""CSV, also compressed. Types of columns are found from all rows (``text_types``); every pass is in constant memory."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,170 +17,293 @@ import pyarrow.csv
 
 from streamrf.data.columns import DATE, NUMBER, Column, Columns
 from streamrf.data.locations import first_line, opened
-from streamrf.data.readers.base import STREAM_BLOCK, Arrived, BatchReader, Lines, Progress, line_blocks, silent
+from streamrf.data.readers.base import (
+    STREAM_BLOCK,
+    Arrived,
+    Lines,
+    Progress,
+    TextReader,
+    Unfit,
+    in_order,
+    line_blocks,
+    silent,
+)
+from streamrf.data.readers.text_types import (
+    NULLS,
+    ORDER,
+    TEXT,
+    TIME,
+    UTC,
+    Finding,
+    Spelling,
+    cast_text,
+    finding,
+    joined,
+    kind_of,
+    parsed,
+)
 from streamrf.support.errors import DataError, InputError
 
 DELIMITERS = (",", "\t", ";", "|")
 _NAMED = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "space": " ", "pipe": "|"}
-NULLS = (
-    "", "NA", "N/A", "n/a", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "None", "#N/A", "#NA", "<NA>", "?",
-)  # fmt: skip
-TEXT = pa.string()
-_TRIED = (pa.int64(), pa.float64(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.bool_(), TEXT)
-_WIDER = {pa.int64(): pa.float64()}  # whatever else turns out wrong was text
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_MOSTLY = 0.8  # a column of so many numbers was meant to be one
+_SAMPLE_LINES = 50  # that tell the delimiter
+INDEX = "__index_level_0__"  # as pandas calls it in parquet: row numbers, and no feature
+_BLANKS = re.compile(rb"[ \t\x0b\x0c\x1c-\x1f\x80-\xff]")  # or what may begin one
 
 
-# A column that the model takes as numbers may hold truth values, and one of times may name their zone.
-_ALSO = {pa.float64(): pa.bool_(), pa.timestamp("us"): pa.timestamp("us", "UTC")}
+class CsvBatches(TextReader):
+    """One CSV file. Opening it reads it once, as only all values tell what a column is; unless its schema is given."""
 
-
-class CsvBatches(BatchReader):
-    """One CSV file. Opening it reads it once: only all values tell what a column is."""
-
-    format, endings, compressed = "csv", (".csv", ".tsv", ".txt", ".data"), True
-    options = frozenset({"delimiter", "header", "null"})
+    format, endings, compressed, version = "csv", (".csv", ".tsv", ".txt", ".data"), True, 1
+    options = frozenset({"delimiter", "header", "null", "encoding", "decimal", "dates"})
 
     def __init__(
         self,
         location: str,
         *,
-        delimiter: str | None = None,
-        header: bool | None = None,
-        null: Sequence[str] = (),
+        schema: pa.Schema | None = None,
+        blocks: int | None = None,
         progress: Progress = silent,
+        **options: Any,
     ) -> None:
-        self.location, self._asked = location, (delimiter, header)
-        self._nulls = (*NULLS, *null)
-        self._scan(progress)
+        """``blocks`` is how many blocks of rows tell the types; all by default."""
+        self.location, self._reading = location, CsvReading.of(**options)
+        self._findings: dict[str, Finding] = {}
+        if schema is None:
+            self._scan(progress, blocks)
+        else:
+            self.schema = schema
 
-    def _scan(self, progress: Progress) -> None:
-        rows, types = 0, dict[str, ColumnType]()
-        for parser, lines in self._blocks():
-            types = types or {name: ColumnType() for name in parser.dialect.names}
-            table = parser.texts(lines)
-            for name, kind in types.items():
-                kind.update(table.column(name).combine_chunks(), lines.first)
+    def _scan(self, progress: Progress, blocks: int | None) -> None:
+        rows, kinds, spelling = 0, dict[str, pa.Field](), self._reading.spelling
+
+        def look(block: tuple[CsvParser, Lines]) -> tuple[pa.Table, dict[str, pa.Field], Lines]:
+            table = block[0].texts(block[1])
+            found = {name: _kind(table, name, spelling, kinds.get(name)) for name in table.column_names}
+            return table, found, block[1]
+
+        for done, (table, found, lines) in enumerate(in_order(look, self._blocks())):
+            for name, kind in found.items():
+                before, known = kinds.get(name), joined(kinds.get(name, kind), kind)
+                if known.type == TEXT and (before is None or before.type != TEXT):
+                    self._note(name, finding(table.column(name).combine_chunks(), lines.first, before))
+                kinds[name] = known
             rows += len(table)
             progress(rows)
+            if done + 1 == blocks:
+                self.expect(rows, len(lines.text))
+                break
         if not rows:
             raise DataError(f"{self.location} has no rows")
-        self.n_rows = rows
-        self.schema = pa.schema([(name, kind.type) for name, kind in types.items()])
-        self._spoilers = {name: kind.spoiler for name, kind in types.items() if kind.spoiler}
+        self.n_rows = rows if blocks is None else None
+        self.schema = pa.schema(list(kinds.values()))
+
+    def _note(self, name: str, found: Finding | None) -> None:
+        if found is not None:
+            self._findings[name] = found
 
     def _blocks(self) -> Iterator[tuple[CsvParser, Lines]]:
         with opened(self.location) as stream:
-            yield from parsed_blocks(stream, self.location, *self._asked, self._nulls)
+            yield from parsed_blocks(stream, self.location, self._reading)
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-        types = {name: self.schema.field(name).type for name in names}
-        for parser, lines in self._blocks():
-            yield from parser.table(lines, types).to_batches()
+        kinds = [self.schema.field(name) for name in names]
+        for table in in_order(lambda block: block[0].table(block[1], kinds), self._blocks()):
+            yield from table.to_batches()
 
     @classmethod
-    def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str) -> Iterator[Arrived]:
-        for parser, lines in parsed_blocks(stream, where, None, None, NULLS, STREAM_BLOCK):
+    def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
+        reading = CsvReading.of(**{name: value for name, value in options.items() if name != "keep"})
+        for parser, lines in parsed_blocks(stream, where, reading, STREAM_BLOCK):
             names = parser.dialect.names
             known = columns or Columns.of_numbers(names)
-            types = {column.name: _type_of(column) for column in known.columns if column.name in names}
-            yield Arrived(parser.table(lines, types), lines.first, "line")
+            kinds = {c.name: _field_of(c, reading.spelling) for c in known.columns if c.name in names}
+            kinds |= {name: pa.field(name, TEXT) for name in cls.kept(names, options) if name not in kinds}
+            yield Arrived(parser.table(lines, list(kinds.values()), lenient=True), lines.first, "line")
 
     def origin(self, name: str) -> str:
-        if name not in self._spoilers:
-            return ""
-        line, value = self._spoilers[name]
-        return f" (its values are numbers but for {value!r} in line {line:,} and perhaps more)"
+        return self._findings[name].half_sentence() if name in self._findings else ""
+
+    def notes(self) -> list[str]:
+        found = [each.sentence(name) for name, each in self._findings.items()]
+        if INDEX in self.schema.names:
+            found.append("the first column has no name: it is taken as row numbers, and left out")
+        return found
+
+
+def _kind(table: pa.Table, name: str, spelling: Spelling, known: pa.Field | None) -> pa.Field:
+    if known is not None and known.type == TEXT:
+        return known
+    return kind_of(name, table.column(name).combine_chunks(), spelling, known)
+
+
+@dataclass(frozen=True)
+class CsvReading:
+    """How a CSV file is read: what is asked for, and None where its first lines tell."""
+
+    delimiter: str | None
+    header: bool | None
+    nulls: tuple[str, ...]
+    encoding: str | None
+    spelling: Spelling
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        delimiter: str | None = None,
+        header: bool | None = None,
+        null: Sequence[str] = (),
+        encoding: str | None = None,
+        decimal: str | None = None,
+        dates: str | Sequence[str] | Mapping[str, str] | None = None,
+    ) -> CsvReading:
+        if encoding is not None:
+            try:
+                codecs.lookup(encoding)
+            except LookupError:
+                raise InputError(f"`encoding={encoding!r}` is not known: utf-8, latin-1, cp1252, utf-16, ...") from None
+        words = (null,) if isinstance(null, str) else tuple(null)
+        return cls(delimiter, header, (*NULLS, *words), encoding, Spelling.of(decimal, dates))
+
+
+class Recoded:
+    """A stream in any encoding as UTF-8. Without one the bytes are passed on, unless a mark says that it is UTF-16."""
+
+    def __init__(self, stream: IO[bytes], encoding: str | None) -> None:
+        self._read = getattr(stream, "read1", stream.read)
+        self._encoding, self._decoder = encoding, None if encoding is None else _decoder(encoding)
+        self._begun = False
+
+    def read(self, size: int) -> bytes:
+        data = self._read(size)
+        if not self._begun:
+            self._begun = True
+            if self._decoder is None and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                self._decoder = _decoder("utf-16")
+        if self._decoder is None:
+            return data
+        while True:
+            try:
+                text = self._decoder.decode(data, not data)
+            except UnicodeDecodeError as error:
+                raise DataError(f"the text is not {self._encoding or 'utf-16'} ({error.reason})") from error
+            if text or not data:
+                return text.encode()
+            data = self._read(size)  # half a character is not the end of the stream
+
+
+def _decoder(encoding: str) -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder(encoding)()
 
 
 def parsed_blocks(
-    stream: IO[bytes],
-    where: str,
-    delimiter: str | None,
-    header: bool | None,
-    nulls: Sequence[str],
-    size: int | None = None,
+    stream: IO[bytes], where: str, reading: CsvReading, size: int | None = None
 ) -> Iterator[tuple[CsvParser, Lines]]:
-    """Blocks of rows, each with the parser that fits the first line; the line of names is taken off."""
+    """Blocks of rows, each with the parser that fits the first lines; the line of names is taken off."""
     parser: CsvParser | None = None
-    for lines in line_blocks(stream, quotes=True, **({} if size is None else {"size": size})):
+    plain: Any = Recoded(stream, reading.encoding)
+    for lines in line_blocks(plain, quotes=True, **({} if size is None else {"size": size})):
         if parser is None:
-            first, _, rest = lines.text.partition(b"\n")
-            dialect = find_dialect(_decoded(first, where), where, delimiter, header)
-            parser = CsvParser(dialect, where, nulls)
-            lines = Lines(2, rest) if dialect.has_header else lines
+            dialect = find_dialect(_decoded(lines.text, where), where, reading.delimiter, reading.header)
+            parser = CsvParser(dialect, where, reading)
+            lines = _without_names(lines) if dialect.has_header else lines
         if lines.text.strip():
             yield parser, lines
 
 
-def _decoded(line: bytes, where: str) -> str:
+def _without_names(lines: Lines) -> Lines:
+    """The rows after the first record, which may hold a line break between quotes."""
+    end = lines.text.find(b"\n") + 1
+    while 0 < end < len(lines.text) and lines.text.count(b'"', 0, end) % 2:
+        end = lines.text.find(b"\n", end) + 1
+    end = end or len(lines.text)
+    return Lines(1 + lines.text.count(b"\n", 0, end), lines.text[end:])
+
+
+def _decoded(text: bytes, where: str) -> str:
+    """The first lines, for the delimiter and the names."""
+    sample = b"".join(text.splitlines(keepends=True)[:_SAMPLE_LINES])
     try:
-        return line.decode("utf-8").rstrip("\r")
+        return sample.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{where} is not UTF-8 text (line 1, {error.reason}): save it as UTF-8") from error
+        line = 1 + sample.count(b"\n", 0, error.start)
+        raise _not_utf8(where, f"near line {line:,}") from error
 
 
-def _type_of(column: Column) -> pa.DataType:
+def _not_utf8(where: str, place: str) -> DataError:
+    return DataError(f"{where} is not UTF-8 text ({place}): name its encoding, as in `encoding='latin-1'`")
+
+
+def _field_of(column: Column, spelling: Spelling) -> pa.Field:
     """What a column of a stream is read as, where a model knows its kind."""
-    return {NUMBER: pa.float64(), DATE: pa.timestamp("us")}.get(column.kind, TEXT)
+    order = spelling.order(column.name)
+    if column.kind == DATE and order:
+        return pa.field(column.name, TIME, metadata={ORDER: order.encode()})
+    return pa.field(column.name, {NUMBER: pa.float64(), DATE: TIME}.get(column.kind, TEXT))
+
+
+# A column that the model takes as numbers may hold truth values, and one of times may name their zone.
+_ALSO = {pa.float64(): pa.bool_(), TIME: UTC}
 
 
 class CsvParser:
     """Blocks of lines to arrow tables, with the line number in every complaint."""
 
-    def __init__(self, dialect: Dialect, where: str, nulls: Sequence[str]) -> None:
-        self.dialect, self._where = dialect, where
-        self._nulls = list(nulls)
+    def __init__(self, dialect: Dialect, where: str, reading: CsvReading) -> None:
+        self.dialect, self._where, self._decimal = dialect, where, reading.spelling.decimal
+        self._nulls = list(reading.nulls)
         self._null_set = pa.array(self._nulls, TEXT)
 
     def texts(self, lines: Lines, names: Sequence[str] | None = None) -> pa.Table:
         """Columns as text, trimmed, nulls as such."""
-        chosen = list(names or self.dialect.names)
-        table = self._read(lines, dict.fromkeys(chosen, TEXT))
-        return pa.table({name: plain_text(table.column(name), self._null_set) for name in chosen})
+        table = self._read(lines, list(names or self.dialect.names))
+        if not _BLANKS.search(lines.text):
+            return table
+        return pa.table({name: plain_text(table.column(name), self._null_set) for name in table.column_names})
 
-    def table(self, lines: Lines, types: dict[str, pa.DataType]) -> pa.Table:
-        """Columns of these types; text without blanks around it, as in `` a, b``."""
-        try:
-            table = self._read(lines, types)
-            return pa.table({name: self._tidy(table.column(name)) for name in types})
-        except pa.ArrowInvalid:  # blanks around a null, or a value that is none of its type
-            return self._cast(lines, types)
-
-    def _tidy(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        return plain_text(values, self._null_set) if values.type == TEXT else values
-
-    def _cast(self, lines: Lines, types: dict[str, pa.DataType]) -> pa.Table:
-        table = self.texts(lines, list(types))
-        columns = {}
-        for name, kind in types.items():
-            values, kinds = table.column(name), (kind, _ALSO.get(kind, kind))
-            columns[name] = next((found for each in kinds if (found := _cast(values, each)) is not None), None)
-            if columns[name] is None:
-                raise self._wrong(values, name, kinds, lines)
+    def table(self, lines: Lines, kinds: Sequence[pa.Field], *, lenient: bool = False) -> pa.Table:
+        """Columns of these types; ``lenient`` where a model says what they are, and not their own values."""
+        texts, columns = self.texts(lines, [kind.name for kind in kinds]), {}
+        for kind in kinds:
+            values = texts.column(kind.name).combine_chunks()
+            found = parsed(values, kind, self._decimal)
+            if found is None and lenient:
+                found = self._lenient(values, kind)
+            if found is None:
+                raise self._wrong(values, kind, lines)
+            columns[kind.name] = found
         return pa.table(columns)
 
-    def _wrong(
-        self, values: pa.ChunkedArray, name: str, kinds: tuple[pa.DataType, pa.DataType], lines: Lines
-    ) -> DataError:
-        """Names the first value that is of neither kind, or else the first that is not of the first kind."""
-        kind = kinds[0]
-        fits = [[_cast(value, each) is not None for each in kinds] for value in values]
+    def _lenient(self, values: pa.Array, kind: pa.Field) -> pa.Array | None:
+        if kind.type not in _ALSO:
+            return None
+        if kind.type == pa.float64():
+            numbers = parsed(pc.replace_substring_regex(values, r"^([+-]?)0+([0-9])", r"\1\2"), kind, self._decimal)
+            if numbers is not None:
+                return numbers
+        return cast_text(values, _ALSO[kind.type])
+
+    def _wrong(self, values: pa.Array, kind: pa.Field, lines: Lines) -> Unfit:
+        """Names the first value that is of no type that would do, or else the first that is not of this one."""
+        kinds = [kind, pa.field(kind.name, _ALSO.get(kind.type, kind.type))]
+        texts = [pa.array([value], TEXT) for value in values.to_pylist()]
+        fits = [[parsed(text, each, self._decimal) is not None for each in kinds] for text in texts]
         place = min(range(len(fits)), key=lambda i: (any(fits[i]), fits[i][0]))
-        wanted = "a time such as 2024-05-31 or 2024-05-31T12:00" if pa.types.is_temporal(kind) else "a number"
-        return DataError(
-            f"{values[place].as_py()!r} in column '{name}' of {self._where}, line {lines.first + place:,}, is not"
+        wanted = "a time such as 2024-05-31 or 2024-05-31T12:00" if pa.types.is_temporal(kind.type) else "a number"
+        return Unfit(
+            f"{values[place].as_py()!r} in column '{kind.name}' of {self._where}, line {lines.first + place:,}, is not"
             f" {wanted}: fix it"
         )
 
-    def _read(self, lines: Lines, types: dict[str, pa.DataType]) -> pa.Table:
+    def _read(self, lines: Lines, names: list[str]) -> pa.Table:
         bad: list[pa.csv.InvalidRow] = []
 
         def refuse(row: pa.csv.InvalidRow) -> str:
             bad.append(row)
             return "error"
 
+        types = dict.fromkeys(names, TEXT)
         try:
             return pa.csv.read_csv(
                 io.BytesIO(lines.text),
@@ -189,17 +314,15 @@ class CsvParser:
                     delimiter=self.dialect.delimiter, newlines_in_values=True, invalid_row_handler=refuse
                 ),
                 pa.csv.ConvertOptions(
-                    column_types=types, include_columns=list(types), null_values=self._nulls, strings_can_be_null=True
+                    column_types=types, include_columns=names, null_values=self._nulls, strings_can_be_null=True
                 ),
             )
         except pa.ArrowInvalid as error:
-            if "conversion error" in str(error) and "UTF8" not in str(error):
-                raise  # a value that is not of its type: for the caller to look into
             raise self._ragged(bad[0], lines) if bad else self._unreadable(error, lines) from error
 
     def _unreadable(self, error: Exception, lines: Lines) -> DataError:
         if "UTF8" in str(error):
-            return DataError(f"{self._where} is not UTF-8 text (near line {lines.first:,}): save it as UTF-8")
+            return _not_utf8(self._where, f"near line {lines.first:,}")
         return DataError(f"{self._where} cannot be read from line {lines.first:,} on ({first_line(error)})")
 
     def _ragged(self, row: pa.csv.InvalidRow, lines: Lines) -> DataError:
@@ -208,14 +331,6 @@ class CsvParser:
             f"line {line:,} of {self._where} has {row.actual_columns} fields, and the first line has"
             f" {row.expected_columns}: {row.text[:60]!r}"
         )
-
-
-def _cast(values: pa.ChunkedArray | pa.Scalar, kind: pa.DataType) -> pa.ChunkedArray | pa.Scalar | None:
-    """As another type; None where some value is not of it."""
-    try:
-        return values.cast(kind)
-    except pa.ArrowInvalid:
-        return None
 
 
 @dataclass(frozen=True)
@@ -227,20 +342,30 @@ class Dialect:
     has_header: bool
 
 
-def find_dialect(first_line: str, where: str, delimiter: str | None = None, header: bool | None = None) -> Dialect:
-    """Found from the first line: the delimiter it has most of; a line without a number in it holds names."""
-    chosen = _delimiter(delimiter) if delimiter else max(DELIMITERS, key=first_line.count)
-    fields = [field.strip() for field in next(csv.reader([first_line], delimiter=chosen), [])]
+def find_dialect(sample: str, where: str, delimiter: str | None = None, header: bool | None = None) -> Dialect:
+    """Found from the first lines: the delimiter that cuts them alike; a first line without a number holds names."""
+    chosen = _delimiter(delimiter) if delimiter else max(DELIMITERS, key=lambda each: _score(sample, each))
+    fields = [field.strip() for field in next(csv.reader(io.StringIO(sample), delimiter=chosen), [])]
     if not any(fields):
         raise DataError(f"{where} begins with an empty line: it must hold names or values")
     named = not any(map(_is_number, fields)) if header is None else header
     if not named:
         return Dialect(chosen, tuple(f"c{i}" for i in range(len(fields))), False)
-    twice = [name for name, count in Counter(fields).items() if count > 1 or not name]
+    names = [name or (f"column {i + 1}" if i else INDEX) for i, name in enumerate(fields)]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        what = f"names the column '{twice[0]}' twice" if twice[0] else "has a column without a name"
-        raise DataError(f"the first line of {where} {what}: every column needs a name of its own (or `header=False`)")
-    return Dialect(chosen, tuple(fields), True)
+        raise DataError(
+            f"the first line of {where} names the column '{twice[0]}' twice: every column needs a name of its own (or"
+            " `header=False`)"
+        )
+    return Dialect(chosen, tuple(names), True)
+
+
+def _score(sample: str, delimiter: str) -> tuple[bool, int]:
+    """Whether all records have as many fields as the first, more than one, and how many that is."""
+    counts = [len(fields) for fields in csv.reader(io.StringIO(sample), delimiter=delimiter) if fields]
+    whole = counts[:-1] or counts  # the last may have been cut
+    return bool(counts) and counts[0] > 1 and len(set(whole)) == 1, counts[0] if counts else 0
 
 
 def _delimiter(text: str) -> str:
@@ -262,37 +387,3 @@ def plain_text(values: pa.Array | pa.ChunkedArray, nulls: pa.Array) -> pa.Array 
     """Text without blanks around it, and null where it is one of the words for that."""
     trimmed = pc.utf8_trim_whitespace(values)
     return pc.if_else(pc.is_in(trimmed, value_set=nulls), pa.scalar(None, TEXT), trimmed)
-
-
-class ColumnType:
-    """The type of a column of text, found from all its values a batch at a time: whole numbers, numbers, times,
-    truth values, else text. ``spoiler`` is the line and value that made text of numbers.
-    """
-
-    def __init__(self) -> None:
-        self._type: pa.DataType | None = None  # None: nothing but nulls so far
-        self.spoiler: tuple[int, str] | None = None
-
-    @property
-    def type(self) -> pa.DataType:
-        return self._type or TEXT
-
-    def update(self, values: pa.Array, line: int) -> None:
-        """``values`` as ``plain_text`` gives them, the first of them from this line."""
-        if self._type == TEXT or values.null_count == len(values):
-            return
-        before = self._type
-        if before is None:
-            self._type = next(kind for kind in _TRIED if _cast(values, kind) is not None)
-        while _cast(values, self._type) is None:
-            self._type = _WIDER.get(self._type, TEXT)
-        if self._type == TEXT:
-            self._note_spoiler(values, line, before)
-
-    def _note_spoiler(self, values: pa.Array, line: int, before: pa.DataType | None) -> None:
-        numeric = pc.match_substring_regex(values, _NUMBER)
-        if before not in (None, pa.int64(), pa.float64()) or (pc.mean(numeric).as_py() or 0) < _MOSTLY:
-            return
-        place = pc.index(numeric, False).as_py()
-        if place >= 0:
-            self.spoiler = (line + place, values[place].as_py())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -45,7 +46,7 @@ PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary
 BUFFER_BYTES = 1 << 17
 FOOTER_READERS = 8
 CHECKED = {"page_checksum_verification": True}  # where a file has checksums
-ORIGIN = b"streamrf.origin"  # in a footer: the file of text that was converted
+ORIGIN, ABOUT = b"streamrf.origin", b"streamrf.about"  # in a footer: the file it was made of, and about its columns
 
 
 class ColumnFiles(Protocol):
@@ -211,6 +212,10 @@ class ParquetBatches(BatchReader):
         self.location = self._files.names[0] if self._files.paths == [location] else location
         self.schema = self._files.schemas()[0]
         self.n_rows: int = sum(len(group.rows) for group in self._files.groups)
+
+    def origin(self, name: str) -> str:
+        """What the conversion found out about a column."""
+        return json.loads((self.schema.metadata or {}).get(ABOUT, b"{}")).get(name, "")
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         for _, batch in self._files.batches(Span(0, self.n_rows), names, BATCH_ROWS):

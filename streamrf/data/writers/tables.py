@@ -1,0 +1,47 @@
+"""Arrow tables to one parquet file, in row groups of even size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+GROUP_BYTES = 16 << 20  # large enough to read fast, small enough to hold a few
+TEXT_BYTES = 32  # a guess at a text value
+
+
+def write_tables(
+    place: str | Path, schema: pa.Schema, tables: Iterable[pa.Table], rows: int, progress: Callable[[int], None]
+) -> int:
+    """Write tables one after the other, ``rows`` rows to a row group; the number of rows."""
+    held: list[pa.Table] = []
+    done = count = 0
+    with pq.ParquetWriter(place, schema, write_page_checksum=True) as writer:
+        for table in tables:
+            held.append(table.cast(schema))
+            count += len(table)
+            if count >= rows:
+                whole = pa.concat_tables(held)
+                full = count // rows * rows
+                writer.write_table(whole.slice(0, full), row_group_size=rows)
+                held, done, count = [whole.slice(full)], done + full, count - full
+                progress(done)
+        if count:
+            writer.write_table(pa.concat_tables(held), row_group_size=rows)
+            progress(done + count)
+    return done + count
+
+
+def stored_bytes(kind: pa.DataType) -> int:
+    """Of one value, about."""
+    try:
+        return max(1, kind.bit_width // 8)
+    except ValueError:
+        return TEXT_BYTES
+
+
+def group_rows(schema: pa.Schema) -> int:
+    """Rows that make a row group of about 16 MB."""
+    return max(1, GROUP_BYTES // max(1, sum(stored_bytes(kind) for kind in schema.types)))

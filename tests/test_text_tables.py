@@ -1,0 +1,287 @@
+"""CSV and JSON lines straight into training: what is understood, what stays text, and the parquet that is kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import FAST, PROJECT, done, everything_in, streamrf
+
+from streamrf.data.cache import FOLDER, Reading
+from streamrf.data.columns import Handling
+from streamrf.data.open import open_source, readable
+from streamrf.data.readers import base
+from streamrf.data.readers.csv import CsvBatches
+from streamrf.data.readers.jsonl import JsonLinesBatches
+from streamrf.support import errors
+from streamrf.support.progress import Reporter
+
+
+class Notes(Reporter):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def parquet_of(path: Path, **reading: object) -> tuple[pa.Table, list[str]]:
+    """The table that a file of text becomes, and what was said."""
+    notes = Notes()
+
+    place, _ = readable(path, Reading(reading), notes)
+    return pq.read_table(place), notes.texts
+
+
+def written(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+# -- types
+
+
+STAYS = {
+    "leading zeros": ("zip\n01067\n12345\n", ["01067", "12345"], "begin with a zero"),
+    "decimal comma": ("a;b\n0,5;x\n1,25;y\n", ["0,5", "1,25"], "`decimal=','`"),
+    "day and month": ("d,b\n31/12/2023,1\n1/2/2024,2\n", ["31/12/2023", "1/2/2024"], "`dates='DMY'`"),
+    "mixed": ("a,b\n1,1\n2,2\n3,3\n4,4\nabc,5\n", ["1", "2", "3", "4", "abc"], "'abc' in line 6 is not a number"),
+    "hexadecimal": ("a,b\n0x1F,1\n0x20,2\n", ["0x1F", "0x20"], None),
+}
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_what_could_mean_two_things_stays_text_and_is_told(case, tmp_path):
+    text, values, sentence = STAYS[case]
+    table, notes = parquet_of(written(tmp_path, text))
+    assert table.column(0).to_pylist() == values
+    assert sentence is None or any(sentence in note for note in notes), notes
+
+
+def test_an_option_reads_decimal_commas_and_dates_in_any_order(tmp_path):
+    text = "n;d;u\n0,5;31/12/2023;12-31-2023 4:05\n-1;1/2/2024;1-2-2024 14:05:06\n;;\n"
+    table, notes = parquet_of(written(tmp_path, text), decimal=",", dates=["DMY", "u=MDY"])
+    assert table["n"].to_pylist() == [0.5, -1.0, None]
+    assert [str(day) for day in table["d"].to_pylist()] == ["2023-12-31 00:00:00", "2024-02-01 00:00:00", "None"]
+    assert [str(day) for day in table["u"].to_pylist()] == ["2023-12-31 04:05:00", "2024-01-02 14:05:06", "None"]
+    assert len(notes) == 1
+    with pytest.raises(errors.InputError, match="DMY, MDY, YMD"):
+        parquet_of(tmp_path / "t.csv", dates="YDM")
+
+
+def test_types_do_not_depend_on_where_blocks_end(tmp_path, monkeypatch):
+    """Types come from all rows, whether the first block is one line or everything."""
+    rows = [f"{i},{i},{i}.5,2024-01-01,,true\n" for i in range(200)]
+    rows[150] = "1.5,x,inf,2024-01-02T00:00,7,false\n"
+    rows[170] = "007,y,-1,someday,8,no\n"
+    path = written(tmp_path, "int,text,float,date,late,bool\n" + "".join(rows))
+    whole, _ = parquet_of(path)
+    assert [str(kind) for kind in whole.schema.types] == ["string", "string", "double", "string", "int64", "string"]
+    assert whole["float"][150].as_py() == float("inf")
+    for size in (1, 100, 3000):
+        monkeypatch.setitem(base.line_blocks.__kwdefaults__, "size", size)
+        found, _ = parquet_of(path, null=[f"no such word {size}"])
+        assert found.equals(whole)
+        assert CsvBatches(str(path)).schema.types == whole.schema.types
+
+
+def test_marks_quotes_and_line_ends_are_found_out(tmp_path):
+    rows = 'größe, in m;"say ""hi""";c\r\n"1;5";"line\r\nbreak";NA\r\n2; spaced ;-\r\n'
+    table, _ = parquet_of(written(tmp_path, b"\xef\xbb\xbf" + rows.encode()))
+    assert table.to_pydict() == {
+        "größe, in m": ["1;5", "2"], 'say "hi"': ["line\r\nbreak", "spaced"], "c": [None, None],
+    }  # fmt: skip
+    utf16, _ = parquet_of(written(tmp_path, rows.encode("utf-16"), "u.csv"))
+    assert utf16.equals(table)
+    quoted, _ = parquet_of(written(tmp_path, '"a, b";"c, d"\n1;2\n3;4\n', "q.csv"))
+    assert quoted.to_pydict() == {"a, b": [1, 3], "c, d": [2, 4]}
+
+
+def test_another_encoding_is_named_or_told(tmp_path):
+    path = written(tmp_path, "name,a\nKöln,1\n".encode("latin-1"))
+    with pytest.raises(errors.DataError, match=r"not UTF-8 text \(near line 2\): .*`encoding='latin-1'`"):
+        parquet_of(path)
+    assert parquet_of(path, encoding="latin-1")[0]["name"].to_pylist() == ["Köln"]
+    with pytest.raises(errors.InputError, match="`encoding='klingon'` is not known"):
+        parquet_of(path, encoding="klingon")
+
+
+def test_a_first_column_without_a_name_is_row_numbers(tmp_path):
+    path = written(tmp_path, ",a,y\n0,1.5,2\n1,2.5,3\n")
+    assert open_source(path).feature_names == ("a",)
+    assert "no name" in parquet_of(path)[1][-1]
+
+
+def test_values_of_several_types_in_objects_are_text(tmp_path, monkeypatch):
+    """It used to end in an error."""
+    rows = [{"a": i, "b": i, "c": {"d": 1}, "t": "2024-01-01"} for i in range(50)]
+    rows[30] |= {"a": "x", "b": 2.5}
+    rows[40] |= {"a": None, "new": True}
+    path = written(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "t.jsonl")
+    whole, notes = parquet_of(path)
+    assert whole["a"].to_pylist() == [
+        *map(str, range(30)),
+        "x",
+        *map(str, range(31, 40)),
+        None,
+        *map(str, range(41, 50)),
+    ]
+    assert whole["b"].type == pa.float64()
+    assert whole["new"][40].as_py() is True
+    assert pa.types.is_timestamp(whole["t"].type)
+    schema = JsonLinesBatches(str(path)).schema
+    assert "column 'a' is read as text: its values are of several types" in notes
+    for size in (1, 300):
+        monkeypatch.setitem(base.line_blocks.__kwdefaults__, "size", size)
+        assert JsonLinesBatches(str(path)).schema == schema
+
+
+# -- the parquet that is kept
+
+
+def small(folder: Path, name: str = "t.csv", rows: int = 300, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    lines = [
+        f"{a:.4f},{c},{2 * a:.4f}\n" for a, c in zip(rng.normal(size=rows), rng.choice(["u", "v"], rows), strict=False)
+    ]
+    return written(folder, "a,c,y\n" + "".join(lines), name)
+
+
+def test_a_file_is_converted_once_and_again_when_it_changes(tmp_path):
+    path = small(tmp_path)
+    assert "converted" in parquet_of(path)[1][0]
+    first = everything_in(tmp_path / FOLDER)
+    assert "unchanged" in parquet_of(path)[1][0]
+    assert everything_in(tmp_path / FOLDER) == first
+    small(tmp_path, seed=1)
+    os.utime(path, ns=(1, 1))
+    table, notes = parquet_of(path)
+    assert "converted" in notes[0]
+    assert len(everything_in(tmp_path / FOLDER)) == 1
+    assert table["a"][0].as_py() == float(path.read_text().splitlines()[1].split(",")[0])
+    parquet_of(path, null=["u"])  # read in another way, it is another table
+    assert len(everything_in(tmp_path / FOLDER)) == 2
+
+
+def test_without_a_cache_nothing_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "tmp").mkdir()
+    source = open_source(small(tmp_path), columns=Handling(), cache=False)
+    assert len(everything_in(tmp_path / "tmp")) == 2
+    assert source.n_rows == 300
+    del source
+    assert everything_in(tmp_path) == {"t.csv", "tmp"}
+
+
+def test_where_the_data_cannot_be_written_the_users_cache_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    (tmp_path / "data").mkdir()
+    path = small(tmp_path / "data")
+    (tmp_path / "data" / FOLDER).write_text("in the way")
+    _, notes = parquet_of(path)
+    assert str(tmp_path / "home" / "streamrf") in notes[0]
+
+
+def test_a_failed_conversion_leaves_nothing(tmp_path):
+    with pytest.raises(errors.DataError, match="line 4"):
+        parquet_of(written(tmp_path, "a,b\n1,2\n3,4\n5\n"))
+    assert everything_in(tmp_path) <= {"t.csv", FOLDER}
+
+
+def test_two_processes_at_once_find_the_same_table(tmp_path):
+    path = small(tmp_path, rows=20_000)
+    code = f"from streamrf import open_source; print(open_source({str(path)!r}, exclude='c').fingerprint())"
+    runs = [subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE) for _ in range(2)]
+    answers = {run.communicate()[0] for run in runs}
+    assert len(answers) == 1
+    assert all(run.returncode == 0 for run in runs)
+    assert len(everything_in(tmp_path / FOLDER)) == 1
+
+
+# -- all commands
+
+
+def test_csv_json_lines_lists_patterns_and_folders_train_as_parquet_does(tmp_path):
+    (tmp_path / "parts").mkdir()
+    one, two = (small(tmp_path / "parts", f"{name}.csv", seed=seed) for seed, name in enumerate(("one", "two")))
+    tables = [pa.concat_tables([parquet_of(path)[0]]).replace_schema_metadata() for path in (one, two)]
+    pq.write_table(pa.concat_tables(tables), tmp_path / "t.parquet", row_group_size=300)
+    rows = [json.dumps(row) + "\n" for table in tables for row in table.to_pylist()]
+    written(tmp_path, gzip.compress("".join(rows).encode()), "t.jsonl.gz")
+    with pa.output_stream(tmp_path / "t.csv.zst", compression="zstd") as file:
+        file.write(one.read_bytes() + b"".join(two.read_bytes().splitlines(keepends=True)[1:]))
+    digests = {
+        done("train", *data, *FAST, "--json", "--overwrite", "--out", tmp_path / "m.model").json["statistics_digest"]
+        for data in (
+            (tmp_path / "t.parquet",),
+            (one, two),
+            (tmp_path / "parts",),
+            (tmp_path / "parts" / "*.csv",),
+            (tmp_path / "t.jsonl.gz",),
+            (tmp_path / "t.csv.zst", "--no-cache"),
+        )
+    }
+    assert len(digests) == 1
+
+
+def test_a_set_of_files_has_the_same_types_in_all(tmp_path):
+    """A column that is empty in one file, whole in the next and text in the third is text in all, as it was written."""
+    for name, values in (("a", ",1"), ("b", "1.50,2"), ("c", "x,2.5")):
+        written(tmp_path, f"t,n,y\n{values},0\n{values},1\n", f"{name}.csv")
+    source = open_source(str(tmp_path / "*.csv"), columns=Handling(missing="median"))
+    assert source.columns.columns[0].levels == ("1.50", "x")
+    assert source.columns.columns[1].kind == "number"
+
+
+def test_update_forget_report_plan_and_inspect_take_csv(tmp_path):
+    one, two = small(tmp_path, "one.csv"), small(tmp_path, "two.csv", seed=1)
+    model = tmp_path / "m.model"
+    before = done("train", one, *FAST, "--json", "--out", model).json["statistics_digest"]
+    done("update", model, two, "--quiet")
+    answer = streamrf("update", model, two, "--quiet")
+    assert answer.code != 0
+    assert "two.csv" in answer.err
+    assert FOLDER not in answer.err
+    done("forget", model, two, "--quiet")
+    assert done("inspect", model, "--json").json["statistics_digest"] == before
+    done("plan", one, "--D", "32")
+    assert done("inspect", one, "--json").json["rows"] == 300
+    assert done("evaluate", model, two, "--json").json["r2"] > 0.9
+    done("report", model, "--data", two, "--out", tmp_path / "r.html", "--quiet")
+
+
+def test_options_of_csv_are_refused_for_other_files(tmp_path):
+    written(tmp_path, '{"a": 1, "y": 2}\n', "t.jsonl")
+    answer = streamrf("train", tmp_path / "t.jsonl", "--decimal", ",")
+    assert answer.code == errors.InputError.exit_code
+    assert "--decimal is about csv files, and there are jsonl files" in answer.err
+
+
+# -- names
+
+
+def test_names_of_columns_repeat_add_up_and_may_be_patterns(tmp_path):
+    path = written(tmp_path, '"a, b",id_1,id_2,c d,e,y\n1,2,3,4,5,6\n2,3,4,5,6,7\n')
+
+    def names(*options: str) -> list[str]:
+        return done("inspect", path, "--json", *options).json["feature_names"]
+
+    assert names("--exclude", "id_*", "--exclude", "c d") == ["a, b", "e"]
+    assert names("--exclude", "a, b", "--exclude", "e,c d") == ["id_1", "id_2"]
+    assert names("--exclude", '"a, b",e') == ["id_1", "id_2", "c d"]
+    assert names("--features", "e,c d", "--features", "a, b") == ["e", "c d", "a, b"]
+    answer = streamrf("inspect", path, "--exclude", "no_*")
+    assert answer.code == errors.DataError.exit_code
+    assert "no column 'no_*'" in answer.err
+    written(tmp_path, '[inspect]\nexclude = "id_*,e"\n', "s.toml")
+    assert names("--config", str(tmp_path / "s.toml")) == ["a, b", "c d"]
