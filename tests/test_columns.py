@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.data.columns import Column, Columns, Handling, learning
+from streamrf.data.columns import Column, Columns, Handling, scanning
 from streamrf.data.columns.encoding import Encoder, as_levels
 from streamrf.data.columns.learning import learn_columns
 from streamrf.data.open import learn_coding, open_source
@@ -58,14 +58,20 @@ PEOPLE = pa.table(
 def test_every_kind_of_column_becomes_numbers():
     columns = learned(PEOPLE, missing="median")
     assert columns.feature_names == (
-        "age", "age is missing", "city=Bern", "city=Oslo", "city=Rome", "member", "born", "born is missing",
+        "age", "age is missing", "city=Bern", "city=Oslo", "city=Rome", "member",
+        "born", "born weekday sin", "born weekday cos", "born day of year sin", "born day of year cos",
+        "born is missing",
     )  # fmt: skip
-    assert encoded(columns, PEOPLE).tolist() == [
+    found = encoded(columns, PEOPLE)
+    assert np.delete(found, [7, 8, 9, 10], axis=1).tolist() == [
         [31, 0, 0, 0, 1, 1, 1, 0],
         [31, 1, 1, 0, 0, 0, -1, 0],
         [45, 0, 0, 0, 1, 1, 1, 1],
         [20, 0, 0, 1, 0, 1, 10957, 0],
     ]
+    turns = 2 * np.pi * found[:, 6] / np.array([[7], [7], [365.2425], [365.2425]])
+    waves = np.stack([np.sin(turns[0]), np.cos(turns[1]), np.sin(turns[2]), np.cos(turns[3])], axis=1)
+    assert np.abs(found[:, 7:11] - waves).max() < 1e-6
 
 
 def test_ordinals_are_places_in_sorted_order():
@@ -73,8 +79,8 @@ def test_ordinals_are_places_in_sorted_order():
     assert encoded(columns, PEOPLE).ravel().tolist() == [2, 0, 2, 1]
 
 
-def test_missing_values_stay_missing_unless_asked():
-    columns = learned(pa.table({"a": [1.0, None], "c": ["x", None]}))
+def test_missing_values_stay_missing_where_that_is_asked_for():
+    columns = learned(pa.table({"a": [1.0, None], "c": ["x", None]}), missing="error")
     assert columns.feature_names == ("a", "c=x")
     assert np.isnan(encoded(columns, pa.table({"a": [1.0, None], "c": ["x", None]}))[1]).all()
 
@@ -150,7 +156,7 @@ def test_floats_beyond_whole_numbers_have_levels_and_infinite_ones_are_missing()
 )
 def test_texts_of_numbers_are_coded_as_the_numbers_were(trained, texts, codes):
     """A CSV file has nothing but text; the table that training saw had numbers."""
-    columns = learned(pa.table({"c": trained}), categories="ordinal", categorical=("c",))
+    columns = learned(pa.table({"c": trained}), categories="ordinal", categorical=("c",), missing="error")
     columns = Columns.from_json(safejson.decode(safejson.encode(columns.to_json(), "it"), "it"))
     table = pa.table({"c": pa.array(texts, pa.string())})
     assert np.array_equal(encoded(columns, table).ravel(), codes, equal_nan=True)
@@ -198,7 +204,7 @@ def test_what_is_learned_depends_on_neither_order_nor_cuts(values, rows, random)
 
 
 def test_medians_of_many_rows_come_from_a_sample_that_cuts_do_not_change(monkeypatch):
-    monkeypatch.setattr(learning, "SAMPLE_ROWS", 500)
+    monkeypatch.setattr(scanning, "SAMPLE_ROWS", 500)
     table = pa.table({"a": np.random.default_rng(0).permutation(20_001).astype(float)})
     one, other = (learned(table, rows, missing="median").columns[0].fill for rows in (7, 4000))
     assert one == other
@@ -208,18 +214,18 @@ def test_medians_of_many_rows_come_from_a_sample_that_cuts_do_not_change(monkeyp
 # -- refusals
 
 
-def test_text_of_many_values_is_refused_with_both_numbers():
+def test_one_hot_text_of_more_values_than_allowed_is_refused_with_both_numbers():
     table = pa.table({"id": [f"no {i}" for i in range(300)]})
     with pytest.raises(
         DataError, match=r"'id' of a table is not numeric.*102 different.*first 102 rows.*100.*`exclude=\['id'\]`"
     ):
-        learned(table)
+        learned(table, categories="onehot", max_levels=100)
     assert learned(table, max_levels=300).width == 300
     assert learned(table, categories="ordinal").width == 1
 
 
 def test_refusals_say_what_to_do():
-    with pytest.raises(DataError, match=r"'city'.*not numeric.*`categories='onehot'`.*`exclude=\['city'\]`"):
+    with pytest.raises(DataError, match=r"'city'.*not numeric.*`categories='auto'`.*`exclude=\['city'\]`"):
         learned(PEOPLE, categories="error")
     with pytest.raises(DataError, match=r"'l' .*list.*`exclude=\['l'\]`"):
         learned(pa.table({"l": [[1], [2]]}))
@@ -316,7 +322,7 @@ def test_several_files_are_coded_alike(people, tmp_path):
     pq.write_table(other, tmp_path / "more.parquet")
     data = [str(people), str(tmp_path / "more.parquet")]
     columns = learn_coding(data, Handling(), target="pay", features=["city"])
-    assert columns.columns == (Column("city", "onehot", ("Bern", "Oslo", "Paris", "Rome")),)
+    assert columns.columns == (Column("city", "onehot", ("Bern", "Oslo", "Paris", "Rome"), fill=0.0),)
     source = open_source(data, target="pay", columns=columns)
     assert source.read(Span(3, 6)).X.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
 

@@ -59,11 +59,16 @@ def numbers() -> tuple[np.ndarray, np.ndarray]:
     return X, rng.integers(0, 3, ROWS)
 
 
+CIRCLES = ("day weekday sin", "day weekday cos", "day day of year sin", "day day of year cos")
+
+
 def features_of(table: pa.Table) -> np.ndarray:
     """What zarr must hold, written out."""
     colours = [[float(value == level) for level in ("blue", "green", "red")] for value in table["colour"].to_pylist()]
     days = table["day"].cast(pa.int32()).to_numpy()
-    return np.column_stack([table["a"].to_numpy(), table["count"].to_numpy(), colours, days])
+    turns = [2 * np.pi * (days / period % 1) for period in (7.0, 365.2425)]
+    circles = [np.rint(wave(turn) * 2.0**20) / 2.0**20 for turn in turns for wave in (np.sin, np.cos)]
+    return np.column_stack([table["a"].to_numpy(), table["count"].to_numpy(), colours, days, *circles])
 
 
 def write_csv(table: pa.Table, path: Path) -> None:
@@ -100,7 +105,7 @@ def test_tables_to_zarr_and_parquet(name, table, tmp_path):
     block = source.read(Span(0, ROWS))
     assert np.array_equal(block.X, features_of(table))
     assert np.array_equal(block.y, table["y"].to_numpy())
-    assert source.feature_names == ("a", "count", "colour=blue", "colour=green", "colour=red", "day")
+    assert source.feature_names == ("a", "count", "colour=blue", "colour=green", "colour=red", "day", *CIRCLES)
     assert source.target_names == ("y",)
     assert source.columns.names == ["a", "count", "colour", "day"]
     assert [len(chunk) for chunk in source.chunks()] == [64] * 7 + [ROWS - 7 * 64]
@@ -206,7 +211,9 @@ FAULTS = {
     "nothing": ("", [], errors.DataError, "has no rows"),
     "names twice": ("a,a\n1,2\n", [], errors.DataError, "names the column 'a' twice"),
     "no such target": ("a,b\n1,2\n", ["--target", "z"], errors.DataError, "no column 'z'"),
-    "missing": ("a,b\n1,2\n,3\n", ["--target", "b"], errors.DataError, "row 1 of .* 'a'.*--missing median"),
+    "missing": (
+        "a,b\n1,2\n,3\n", ["--target", "b", "--missing", "error"], errors.DataError, "row 1 of .* 'a'.*--missing median"
+    ),
     "missing target": ("a,b\n1,2\n3,\n", ["--target", "b"], errors.DataError, "row 1 of .* has no target 'b'"),
     "free text": (
         "a,t\n" + "".join(f"1,word {i}\n" for i in range(200)), [], errors.DataError, "'t' .*200 diff.*100.*--exclude t"

@@ -76,23 +76,25 @@ data_options = stack(
 )  # fmt: skip
 
 _CODING = (
-    click.option("--categories", type=click.Choice(["auto", "onehot", "ordinal", "error"]), default="auto",
-                 show_default=True, help="How to code text columns (tables); auto is onehot."),
+    click.option("--categories", type=click.Choice(["auto", "onehot", "target", "ordinal", "error"]), default="auto",
+                 show_default=True,
+                 help="How to code text columns (tables); auto is onehot for few levels, target for many."),
     click.option("--max-levels", type=int, metavar="N",
-                 help="Most distinct values of a category; 100 by default, 10,000 for ordinal."),
+                 help="Most distinct values of a one-hot (auto: 30) or ordinal category; 10,000 by default."),
     click.option("--categorical", metavar="A,B,...", help="Numeric columns that are categories."),
 )  # fmt: skip
 
 column_options = stack(
     *_CODING,
-    click.option("--missing", type=click.Choice(["error", "median"]), default="error", show_default=True,
-                 help="Missing inputs (parquet): as --nan says, or the median with a flag column."),
+    click.option("--missing", type=click.Choice(["auto", "median", "error"]), default="auto", show_default=True,
+                 help="Missing inputs (parquet): the median with a flag column (auto), or as --nan says (error)."),
 )  # fmt: skip
 
 conversion_column_options = stack(
     *_CODING,
-    click.option("--missing", type=click.Choice(["error", "median", "keep"]), default="error", show_default=True,
-                 help="Missing inputs: an error, the median with a flag column, or kept as NaN (zarr)."),
+    click.option("--missing", type=click.Choice(["auto", "median", "error", "keep"]), default="auto",
+                 show_default=True,
+                 help="Missing inputs: the median with a flag column (auto), an error, or kept as NaN (zarr)."),
 )  # fmt: skip
 
 json_option = click.option(
@@ -188,7 +190,7 @@ def reading_given(options: Options) -> Options:
 # Options that choose or code columns, and their defaults.
 _OF_COLUMNS = {
     "target": (), "features": (), "exclude": (), "categories": "auto", "max_levels": None, "categorical": None,
-    "missing": "error",
+    "missing": "auto",
 }  # fmt: skip
 
 
@@ -207,7 +209,7 @@ def make_handling(options: Options) -> Handling:
     """How columns that are not plain numbers are to be coded."""
     from streamrf.data.columns import Handling
 
-    missing = options.get("missing", "error")
+    missing = options.get("missing", "auto")
     return Handling(
         options.get("categories", "auto"), "error" if missing == "keep" else missing, options.get("max_levels"),
         tuple(listed(options.get("categorical")) or ()),

@@ -67,7 +67,7 @@ def train_command(data: tuple[str, ...], **options: Any) -> None:
         if page:
             from streamrf.reports.report import make_report
 
-            make_report(out, source, threads=work.threads).save(page, overwrite=overwrite)
+            make_report(out, result.source, threads=work.threads).save(page, overwrite=overwrite)
     click.get_current_context().meta[SETTLED] = settled(result.model.recipe)
     report = {**summary(out, result), "report": str(page) if page else None}
     if options["as_json"]:

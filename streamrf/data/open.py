@@ -241,8 +241,13 @@ def learn_coding(
     if not names or not needs_coding(table.schema, names, handling):
         return None
     reporter.started("reading columns", rows or table.n_rows or 0, 0)
-    columns = learn_columns(table, names, handling, lambda done: reporter.advanced(done, None), rows=rows)
+    columns = learn_columns(
+        table, names, handling, lambda done: reporter.advanced(done, None), rows=rows, say=reporter.note,
+        asked=() if asked.features is None else names_of(asked.features),
+    )  # fmt: skip
     reporter.finished()
+    if columns.is_plain and handling.missing == "auto":
+        return None
     reporter.note(columns.describe())
     return columns
 

@@ -150,6 +150,10 @@ class Source(Matrix):
         y_bytes = 0 if self.y_dtype is None else self.n_outputs * (self.y_dtype.itemsize or LABEL_BYTES)
         return len(span) * (self.n_features * self.x_dtype.itemsize + y_bytes + 8)
 
+    def recoded(self, columns: Columns) -> Source:
+        """The same rows with their raw columns coded in another way."""
+        raise InputError(f"{self.location} has no raw columns to code: store it as parquet")
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Hex digest of what the data is, not of where it lies: shape, types, names, first and last rows."""

@@ -50,10 +50,10 @@ class Split:
 
     def keys(self, block: Block) -> np.ndarray:
         """(n,) uint64: equal keys have equal roles."""
-        if block.key is not None:
-            return block.key
         if self.key == NUMBER:
             return block.index.astype(np.uint64)
+        if block.key is not None:
+            return block.key
         if self.key == INPUTS:
             return input_keys(block.X)
         raise DataError("these rows were read without the column that decides which of them are held out")
@@ -107,7 +107,8 @@ NONE_HELD = Split()
 
 def key_for(sample: Block) -> str:
     """INPUTS, unless so many rows of a sample have equal inputs that a split by inputs would mean nothing."""
-    return INPUTS if len(np.unique(input_keys(sample.X))) >= DISTINCT * len(sample) else NUMBER
+    keys = input_keys(sample.X) if sample.key is None else sample.key
+    return INPUTS if len(np.unique(keys)) >= DISTINCT * len(sample) else NUMBER
 
 
 def fold_of(keys: np.ndarray, folds: int, seed: int) -> np.ndarray:

@@ -6,11 +6,13 @@ import hashlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 
+from streamrf.data.columns import Columns
 from streamrf.data.readers.base import RowReader, describe_size, row_numbers
 from streamrf.data.source import Block, Source, Span, Spec
 from streamrf.support.errors import DataError, InputError
@@ -30,6 +32,12 @@ class SourceWrapper(Source):
     @property
     def unknown_levels(self) -> Mapping[str, int]:
         return self.source.unknown_levels
+
+    def recoded(self, columns: Columns) -> Source:
+        other = copy(self)
+        other.source = self.source.recoded(columns)
+        other.take_shape(other.source)
+        return other
 
     def chunks(self) -> Sequence[Span]:
         return self.source.chunks()
@@ -166,6 +174,13 @@ class Shards(RowReader):
     def shards(self) -> tuple[Span, ...]:
         return tuple(map(Span, self._starts, self._starts[1:]))
 
+    def recoded(self, columns: Columns) -> Source:
+        first = columns.first
+        starts = [None if first is None else first + start for start in self._starts]
+        other = Shards([part.recoded(columns.at(start)) for part, start in zip(self.parts, starts, strict=False)])
+        other.keeps = self.keeps
+        return other
+
     def first_array(self) -> Source | None:
         return next((array for part in self.parts if (array := part.first_array()) is not None), None)
 
@@ -195,7 +210,9 @@ class Shards(RowReader):
         blocks = [part.read(piece) for part, piece in self._pieces(span)]
         targets = [block.y for block in blocks if block.y is not None]
         y = _joined(targets, self.y_dtype) if self.has_targets else None
-        return Block(_joined([block.X for block in blocks], self.x_dtype), y, row_numbers(span))
+        keys = [block.key for block in blocks if block.key is not None]
+        X, key = _joined([block.X for block in blocks], self.x_dtype), _joined(keys, None) if keys else None
+        return Block(X, y, row_numbers(span), key=key)
 
     def _features(self, span: Span) -> np.ndarray:
         return self.read(span).X

@@ -29,6 +29,7 @@ from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes
+from streamrf.training.categories import learn_levels
 from streamrf.training.pilot.binning import BinningPilot, best_of_both, build_binning
 from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, with_names
 from streamrf.training.pilot.fourier import PilotRun, defaults
@@ -54,36 +55,45 @@ class Preparation:
 
     def run(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """``classes`` are all there will ever be, as people write them: other data may have more than this source."""
-        source = self.source
         coding = self._coding(classes)
         self.reporter.note(coding.describe())
         _check_threshold(self.recipe, coding)
         self._make_room_for(coding)
-        rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self.recipe)
-        drawn = draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
-        sample = self._weighed(self._split(drawn), coding)
+        drawn = self._drawn()
+        self._split(drawn)
+        if self.source.columns is not None and self.source.columns.by_target:
+            self._code_by_target(coding)
+            drawn = self._drawn()
+        source, sample = self.source, self._weighed(self._fitted(drawn), coding)
         choice = self._choose(sample, coding)
         self._replan(choice.recipe, coding)
         self.metadata = {**choice.metadata(), "split": self.split.to_json()}
         scaling = self._scaling(choice.recipe, sample)
         map = self._map(choice, scaling, sample, coding)
         recipe = choice.recipe.with_(solver=self.plan.solver)
-        pipeline = Pipeline(source.columns, scaling, map, coding, source.feature_names, source.target_names)
+        columns = None if source.columns is None else source.columns.at(None)
+        pipeline = Pipeline(columns, scaling, map, coding, source.feature_names, source.target_names)
         asked = self.recipe.to_json()  # with its autos: what a strict forget runs again
         return UntrainedModel(recipe, pipeline, {**self.metadata, "asked": asked})
 
-    def _split(self, sample: Block) -> Block:
-        """Settle which rows choose and which judge, and keep both out of a sample that settings are chosen on."""
+    def _drawn(self) -> Block:
+        source = self.source
+        rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self.recipe)
+        return draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
+
+    def _split(self, sample: Block) -> None:
+        """Settle which rows choose and which judge."""
         split = self.plan.sizes.split
         self.split = replace(split, key=key_for(sample) if split.holds else NUMBER, folds=self.plan.folds)
         if self.plan.folds and self.recipe.map != ANY:  # no map that needs rows apart may be chosen yet
             self.split = self.split.judges_only()
         if split.holds and self.split.key == NUMBER:
             self.reporter.note("most rows have copies: which rows are held out is decided by their numbers")
+
+    def _fitted(self, sample: Block) -> Block:
+        """The rows of a sample that settings are chosen on: none that choose or judge later."""
         fit = sample.take(~self.split.held(sample))
-        if not len(fit):  # of a handful of rows
-            return sample
-        return fit
+        return fit if len(fit) else sample  # of a handful of rows
 
     def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
         scan = scan_targets(self.source, self.engine)
@@ -100,6 +110,13 @@ class Preparation:
         weights = row_weights(sample, coding, self.weighting.class_weights)
         differ = weights is not None and bool((weights != weights[0]).any())
         return replace(sample, weights=weights if differ else None)
+
+    def _code_by_target(self, coding: TargetCoding) -> None:
+        """Learn the categories that are coded by the target; several classes make more inputs."""
+        source = learn_levels(self.source, coding, self.split, self.plan, self.engine, self.reporter)
+        if source.n_features != self.source.n_features:
+            self.plan = self.agreed(replan(self.plan, source=source))
+        self.source = source
 
     def _make_room_for(self, coding: TargetCoding) -> None:
         """Plan again now that the classes are counted: many of them make wide targets and wide scores."""

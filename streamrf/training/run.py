@@ -63,6 +63,7 @@ class Trained:
     state: GramState | None  # the sums beside it, where the solver leaves such
     plan: Plan
     seconds: dict[str, float]
+    source: Source  # with its columns coded as they were trained on
 
 
 class Training:
@@ -87,6 +88,8 @@ class Training:
         saved = self._saved()
         if saved:
             untrained = UntrainedModel.from_parts(saved.extra["prepared"], saved.arrays)
+            if untrained.columns is not None and untrained.columns.by_target:
+                self.source = self.source.recoded(untrained.columns.at(0))
             plan = self._agreed(self._resumed_plan(plan, untrained, saved.extra["route"].get(SAMPLE)))
         else:
             plan, untrained = self._prepared(self._agreed(plan))
@@ -98,7 +101,7 @@ class Training:
         metadata = _merged(untrained.metadata, fitted.metadata) | self._facts(fitted, passes, plan)
         model = untrained.trained(fitted.weights, fitted.calibration, passes.ledger(), metadata)
         self._succeeded()
-        return Trained(model, fitted.gram, plan, self.seconds)
+        return Trained(model, fitted.gram, plan, self.seconds, self.source)
 
     def prepare(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """Plan and prepare, without the pass."""
@@ -124,6 +127,7 @@ class Training:
             self.source, self.recipe, plan, self._agreed, self.engine, self.reporter, self.threads
         )
         untrained = preparation.run(classes)
+        self.source = preparation.source
         return preparation.plan, untrained
 
     def _run(self, untrained: UntrainedModel, plan: Plan, passes: Passes) -> Run:

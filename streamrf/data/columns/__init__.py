@@ -1,20 +1,25 @@
 """How the columns of a raw table become numbers: learned once, kept in the model, applied to every shard.
 
 ``Handling`` is what the user asks for. ``Columns`` is the coding that is learned from it, as a plain document: which
-raw columns there are, and the numbers that stand for each. ``choice`` picks features and targets by name,
-``learning`` learns a coding from batches of rows, ``encoding`` applies it.
+raw columns there are, and the numbers that stand for each. ``learning`` picks features and targets by name and learns a
+coding from batches of rows (``scanning``), ``levels`` holds what is learned of the target, ``encoding`` applies it.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from streamrf.data.columns.column import BOOL as BOOL
+from streamrf.data.columns.column import DATE, KINDS, MAX_LEVELS, NUMBER, ONEHOT, ORDINAL, TARGET, Column
+from streamrf.data.columns.column import FLOAT as FLOAT
+from streamrf.data.columns.column import INT as INT
+from streamrf.data.columns.column import LISTED_LEVELS as LISTED_LEVELS
+from streamrf.data.columns.column import PERIODS as PERIODS
 from streamrf.support.errors import DataError, FileFormatError, InputError
 
 if TYPE_CHECKING:
@@ -22,13 +27,10 @@ if TYPE_CHECKING:
 
 JSON: TypeAlias = dict[str, Any]
 
-CATEGORIES = ("auto", "onehot", "ordinal", "error")
-MISSING = ("error", "median")
-MAX_LEVELS = 10_000
-ONEHOT_LEVELS = 100  # each level is one more input
-NUMBER, DATE, ONEHOT, ORDINAL = "number", "date", "onehot", "ordinal"
-KINDS = (NUMBER, DATE, ONEHOT, ORDINAL)
-RAW = (INT, FLOAT, BOOL) = ("int", "float", "bool")  # what a category was stored as, where it was not text
+CATEGORIES = ("auto", "onehot", "target", "ordinal", "error")
+MISSING = ("auto", "median", "error")
+MATRIX_LEVELS = 100  # of a category in a zarr store, unless more are allowed
+FEW_LEVELS = 30  # so many are one-hot where nothing is set: each level is one more input
 DTYPES = ("float32", "float64")
 MAX_COLUMNS = 100_000
 MAX_FEATURES = 1_000_000
@@ -38,11 +40,12 @@ MAX_FEATURES = 1_000_000
 class Handling:
     """How a user wants categories and missing values handled.
 
-    ``auto`` is one-hot. ``categorical`` names columns of numbers that are categories all the same.
+    ``categories="auto"`` is one-hot for few levels and by the target for many; ``missing="auto"`` is the median.
+    ``categorical`` names columns of numbers that are categories all the same.
     """
 
     categories: str = "auto"
-    missing: str = "error"
+    missing: str = "auto"
     max_levels: int | None = None
     categorical: tuple[str, ...] = ()
 
@@ -55,16 +58,27 @@ class Handling:
             raise InputError(f"`max_levels={self.max_levels}`: must be from 1 to {MAX_LEVELS:,}")
 
     @property
-    def style(self) -> str:
-        """The kind of coding that a category gets."""
-        return "ordinal" if self.categories == "ordinal" else "onehot"
+    def fills(self) -> bool:
+        """Whether missing values are filled in."""
+        return self.missing != "error"
 
     @property
     def limit(self) -> int:
-        """Levels that a category may have."""
+        """Levels that a category may have, or with ``auto`` those that are one-hot."""
         if self.max_levels is not None:
             return self.max_levels
-        return MAX_LEVELS if self.categories == "ordinal" else ONEHOT_LEVELS
+        return FEW_LEVELS if self.categories == "auto" else MAX_LEVELS
+
+    def without_target(self) -> Handling:
+        """For a matrix that is written once and knows no rows to be judged: one-hot, up to a hundred levels."""
+        if self.categories == TARGET:
+            raise InputError(
+                "`categories='target'` is learned while training, and numbers in a zarr store are final: convert to"
+                " parquet, and train on that"
+            )
+        if self.categories != "auto":
+            return self
+        return replace(self, categories=ONEHOT, max_levels=self.max_levels or MATRIX_LEVELS)
 
     def to_json(self) -> JSON:
         return {**asdict(self), "categorical": list(self.categorical)}
@@ -85,47 +99,21 @@ class Handling:
 
 
 @dataclass(frozen=True)
-class Column:
-    """One raw column. A category has its levels in sorted order; a one-hot feature each, or one feature, the place.
-
-    ``fill`` stands for a missing value (None: it stays missing, which is NaN), and with ``flag`` one more feature is 1
-    where it did. A level that is not among ``levels`` is all zeros, or as an ordinal the place after the last.
-    ``of`` says how text is to be read for a category that was made of numbers: 01067 is 1067, True is true. How
-    the same levels were stored makes no other coding, so it does not count in a comparison.
-    """
-
-    name: str
-    kind: str
-    levels: tuple[str, ...] = ()
-    fill: float | None = None
-    flag: bool = False
-    of: str | None = field(default=None, compare=False)
-
-    @property
-    def is_category(self) -> bool:
-        return self.kind in (ONEHOT, ORDINAL)
-
-    @property
-    def width(self) -> int:
-        """Features that come of it."""
-        return (len(self.levels) if self.kind == ONEHOT else 1) + self.flag
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        names = tuple(f"{self.name}={level}" for level in self.levels) if self.kind == ONEHOT else (self.name,)
-        return (*names, f"{self.name} is missing") if self.flag else names
-
-
-@dataclass(frozen=True)
 class Columns:
     """All raw columns of a table in order, and the type of the features they become.
 
     ``handling`` is what was asked for when the coding was learned, to learn it again of other rows (None: not known).
+    ``left_out`` are columns that could not be used, and why. ``shards`` are the tables whose targets are in the sums of
+    levels: fingerprint and number of the first row of each. ``first`` is the number of the first row of the table at
+    hand in those sums, so that its rows are coded without their own fold; None for a table of other rows.
     """
 
     columns: tuple[Column, ...]
     dtype: str = "float64"
     handling: Handling | None = field(default=None, compare=False)
+    left_out: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    shards: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    first: int | None = field(default=None, compare=False)
 
     @classmethod
     def of_numbers(cls, names: Sequence[str]) -> Columns:
@@ -145,6 +133,31 @@ class Columns:
     def width(self) -> int:
         return sum(column.width for column in self.columns)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns are numbers as they come, and none was left out."""
+        return not self.left_out and all(column.kind == NUMBER and not column.flag for column in self.columns)
+
+    @property
+    def by_target(self) -> tuple[Column, ...]:
+        """Categories that are coded by the target."""
+        return tuple(column for column in self.columns if column.kind == TARGET)
+
+    @property
+    def knows_rows(self) -> bool:
+        """Whether the code of a row depends on its number, so that features do not tell which row it is."""
+        return any(column.table is None for column in self.by_target) or (self.first is not None and bool(self.shards))
+
+    def at(self, first: int | None) -> Columns:
+        """The same coding for a table that begins with this row of the sums, or with None for other rows."""
+        return self if first == self.first or not self.by_target else replace(self, first=first)
+
+    def plain(self) -> Columns:
+        """The coding with places for levels instead of what was learned of the target: what rows are known by."""
+        if not self.by_target:
+            return self
+        return replace(self, columns=tuple(column.plain() for column in self.columns), first=None)
+
     def check_unique(self) -> None:
         """A DataError where two features would have one name."""
         twice = [name for name, count in Counter(self.feature_names).items() if count > 1]
@@ -154,7 +167,8 @@ class Columns:
     def describe(self) -> str:
         """One line for people."""
         kinds = Counter(column.kind for column in self.columns)
-        words = {NUMBER: "numbers", DATE: "dates", ONEHOT: "one-hot categories", ORDINAL: "ordinal categories"}
+        words = {NUMBER: "numbers", DATE: "dates", ONEHOT: "one-hot categories",
+                 ORDINAL: "ordinal categories", TARGET: "categories by the target"}  # fmt: skip
         parts = [f"{kinds[kind]} {words[kind]}" for kind in KINDS if kinds[kind]]
         flags = sum(column.flag for column in self.columns)
         if flags:
@@ -162,7 +176,9 @@ class Columns:
         return f"{len(self.columns)} columns become {self.width} features ({', '.join(parts)})"
 
     def to_json(self) -> JSON:
-        document = {"dtype": self.dtype, "columns": [_lean(asdict(column)) for column in self.columns]}
+        document: JSON = {"dtype": self.dtype, "columns": [column.to_json() for column in self.columns]}
+        rest = {"left_out": [*map(list, self.left_out)], "shards": [*map(list, self.shards)], "first": self.first}
+        document |= {name: value for name, value in rest.items() if value not in ([], None)}
         return document if self.handling is None else {**document, "handling": self.handling.to_json()}
 
     @classmethod
@@ -175,7 +191,13 @@ class Columns:
             raise FileFormatError(f"damaged coding of columns: it must list 1 to {MAX_COLUMNS:,} columns")
         asked = document.get("handling")
         handling = None if asked is None else Handling.from_json(asked)
-        made = cls(tuple(_column(entry) for entry in listed), document["dtype"], handling)
+        first = document.get("first")
+        if not (first is None or (type(first) is int and first >= 0)):
+            raise FileFormatError("damaged coding of columns: it does not say which rows it is for")
+        made = cls(
+            tuple(Column.from_json(entry) for entry in listed), document["dtype"], handling,
+            _pairs(document.get("left_out", []), str), _pairs(document.get("shards", []), int), first,
+        )  # fmt: skip
         if made.width > MAX_FEATURES or len(set(made.feature_names)) != made.width:
             raise FileFormatError(f"damaged coding of columns: {made.width:,} features, some with the same name")
         return made
@@ -197,6 +219,10 @@ class RawTable(ABC):
     @abstractmethod
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Batches of these columns, a few megabytes each."""
+
+    def has_gaps(self, name: str) -> bool:
+        """Whether the table knows, without being read, that values of a column are missing."""
+        return False
 
     def origin(self, name: str) -> str:
         """What else is known about a column, for messages about it: a half sentence, or nothing."""
@@ -283,34 +309,12 @@ def optional_columns(document: object) -> Columns | None:
     return None if document is None else Columns.from_json(document)
 
 
-def _lean(column: JSON) -> JSON:
-    """As JSON has it, and without what says nothing."""
-    kept = {name: value for name, value in column.items() if not (value is None or value is False or value == ())}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
-
-
-def _column(entry: object) -> Column:
-    if not isinstance(entry, Mapping) or set(entry) - {"name", "kind", "levels", "fill", "flag", "of"}:
-        raise FileFormatError(f"damaged coding of columns: {str(entry)[:80]} describes none")
-    levels = entry.get("levels", ())
-    column = Column(
-        entry.get("name", ""), entry.get("kind", ""), tuple(levels), entry.get("fill"), entry.get("flag", False),
-        entry.get("of"),
-    )  # fmt: skip
-    if not _is_sound(column):
-        raise FileFormatError(f"damaged coding of columns: that of '{str(column.name)[:80]}' does not fit together")
-    return column
-
-
-def _is_sound(column: Column) -> bool:
-    named = isinstance(column.name, str) and column.name != "" and column.kind in KINDS
-    levelled = bool(column.levels) == column.is_category and len(column.levels) <= MAX_LEVELS
-    texts = all(isinstance(level, str) for level in column.levels)
-    stored = column.of is None or (column.is_category and column.of in RAW)
-    ordered = texts and list(column.levels) == sorted(set(column.levels))
-    return named and levelled and ordered and stored and _is_filled(column)
-
-
-def _is_filled(column: Column) -> bool:
-    number = isinstance(column.fill, int | float) and not isinstance(column.fill, bool) and math.isfinite(column.fill)
-    return (column.fill is None or number) and isinstance(column.flag, bool)
+def _pairs(listed: object, kind: type) -> tuple[Any, ...]:
+    """Names, each with a fact."""
+    good = isinstance(listed, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is kind
+        for pair in listed
+    )
+    if not good:
+        raise FileFormatError(f"damaged coding of columns: {str(listed)[:80]} is no list of names")
+    return tuple((name, fact) for name, fact in listed) if isinstance(listed, list) else ()

@@ -7,8 +7,10 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
-from streamrf.data.columns import BOOL, DATE, FLOAT, INT, NUMBER, ONEHOT, Column, Columns
+from streamrf.data.columns import BOOL, DATE, FLOAT, INT, NUMBER, ONEHOT, PERIODS, TARGET, Column, Columns
+from streamrf.data.columns.levels import FOLDS, fold_of
 from streamrf.data.locations import no_such
 from streamrf.support.errors import DataError
 
@@ -37,33 +39,65 @@ class Encoder:
                     f"column '{column.name}' of {where} is of type {stored}, but the model knows {wanted} there"
                 )
 
-    def encode(self, batch: pa.RecordBatch | pa.Table, out: np.ndarray) -> None:
-        """Write the features of a batch, whose columns may be in any order, into ``out`` (n, width)."""
-        place = 0
+    def encode(self, batch: pa.RecordBatch | pa.Table, out: np.ndarray, first: int = 0) -> np.ndarray | None:
+        """Write the features of a batch, whose columns may be in any order, into ``out`` (n, width).
+
+        ``first`` is the number of the first row in its table; it matters for rows that the sums of levels hold. Such
+        rows are known by the features of their plain coding, which are returned.
+        """
+        folds, start = None, self.columns.first
+        if start is not None:
+            folds = fold_of(np.arange(start + first, start + first + len(batch)))
+        place, plain = 0, list[np.ndarray]()
         for column in self.columns.columns:
             part = out[:, place : place + column.width]
             values = batch.column(column.name)
-            if column.is_category:
+            if column.kind == TARGET:
+                plain.append(self._write_by_target(column, values, part, folds))
+            elif column.is_category:
                 self._write_category(column, values, part)
             else:
                 _write_number(column, values, part)
+            if column.kind != TARGET:
+                plain.append(part)
             place += column.width
+        return np.concatenate(plain, axis=1) if self.columns.knows_rows else None
 
-    def _write_category(self, column: Column, values: pa.Array, out: np.ndarray) -> None:
-        codes, missing = level_codes(values, self._levels[column.name], column.of)
+    def _codes(self, column: Column, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Places of levels, and which values are missing; those that are not known are counted."""
+        if column.buckets:
+            codes, missing = bucket_codes(values, column.buckets, column.of)
+        else:
+            codes, missing = level_codes(values, self._levels[column.name], column.of)
         strange = int(((codes < 0) & ~missing).sum())
         if strange:
             self.unknown[column.name] += strange
+        return codes, missing
+
+    def _write_category(self, column: Column, values: pa.Array, out: np.ndarray) -> None:
+        codes, missing = self._codes(column, values)
         if column.kind == ONEHOT:
             _write_onehot(codes, out)
         else:
-            out[:, 0] = np.where(codes < 0, len(column.levels), codes)
+            out[:, 0] = np.where(codes < 0, column.places, codes)
             if column.fill is not None:
                 out[missing, 0] = column.fill
         if column.flag:
             out[:, -1] = missing
         elif column.fill is None and missing.any():
             out[missing] = np.nan
+
+    def _write_by_target(
+        self, column: Column, values: pa.Array, out: np.ndarray, folds: np.ndarray | None
+    ) -> np.ndarray:
+        """The smoothed mean of the target and the rows of each level; before they are learned, nothing. Its places."""
+        codes, missing = self._codes(column, values)
+        places = np.where(missing, column.places + 1, np.where(codes < 0, column.places, codes))
+        out[:] = 0 if column.table is None else column.table.codes[FOLDS if folds is None else folds, places]
+        plain = places.astype(out.dtype)[:, None]
+        if column.fill is None and missing.any():
+            out[missing], plain[missing] = np.nan, np.nan
+        return plain
 
 
 def _is_codable(column: Column, stored: pa.DataType) -> bool:
@@ -80,13 +114,23 @@ def _write_onehot(codes: np.ndarray, out: np.ndarray) -> None:
 
 
 def _write_number(column: Column, values: pa.Array, out: np.ndarray) -> None:
-    out[:, 0] = as_numbers(values)
-    if column.fill is None:
-        return
-    missing = np.isnan(out[:, 0])
-    out[missing, 0] = column.fill
-    if column.flag:
-        out[:, 1] = missing
+    numbers = as_numbers(values)
+    if column.fill is not None and numbers.dtype.kind == "f":
+        missing = ~np.isfinite(numbers)
+        numbers = np.where(missing, column.fill, numbers)
+        if column.flag:
+            out[:, -1] = missing
+    elif column.flag:
+        out[:, -1] = 0
+    out[:, 0] = numbers
+    for place, part in enumerate(column.parts):
+        out[:, 1 + 2 * place : 3 + 2 * place] = circle(numbers, PERIODS[part])
+
+
+def circle(days: np.ndarray, period: float) -> np.ndarray:
+    """(n, 2) sine and cosine of where days stand in a period, on a grid of 2^-20: the same bits on every machine."""
+    turns = 2 * np.pi * (days / period - np.floor(days / period))
+    return np.rint(np.stack([np.sin(turns), np.cos(turns)], axis=1) * 2.0**20) / 2.0**20
 
 
 def role_of(stored: pa.DataType) -> str | None:
@@ -197,6 +241,35 @@ def level_codes(values: pa.Array, levels: pa.Array, of: str | None = None) -> tu
         return _plain(codes, -1), _plain(missing, True)
     texts = levels_read(values, of) if of and is_text(values.type) else as_levels(values)
     return _plain(pc.index_in(texts, value_set=levels), -1), _plain(texts.is_null(), True)
+
+
+def bucket_codes(values: pa.Array, buckets: int, of: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """As ``level_codes``, of levels that are not listed: a hash of the text. There is none that is not known."""
+    values = whole(values)
+    texts = levels_read(values, of) if of and is_text(values.type) else as_levels(values)
+    missing = _plain(texts.is_null(), True)
+    return (hash_texts(texts.fill_null("")) & np.uint64(buckets - 1)).astype(np.int64), missing
+
+
+def hash_texts(texts: pa.Array) -> np.ndarray:
+    """A 64-bit hash of each text: FNV-1a of its UTF-8 bytes, and a finaliser."""
+    if not len(texts):
+        return np.zeros(0, np.uint64)
+    _, offsets, data = texts.buffers()
+    starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return _fnv(starts, np.frombuffer(data or b"", np.uint8))
+
+
+@njit(cache=True, nogil=True)
+def _fnv(starts: np.ndarray, data: np.ndarray) -> np.ndarray:
+    out = np.empty(len(starts) - 1, np.uint64)
+    for i in range(len(out)):
+        h = np.uint64(0xCBF29CE484222325)
+        for j in range(starts[i], starts[i + 1]):
+            h = (h ^ np.uint64(data[j])) * np.uint64(0x100000001B3)
+        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        out[i] = h ^ (h >> np.uint64(31))
+    return out
 
 
 def _plain(values: pa.Array, otherwise: int | bool) -> np.ndarray:

@@ -1,34 +1,18 @@
-"""Learns the coding of columns in one pass over those that need it: levels of categories, medians of numbers.
-
-A median is exact up to SAMPLE_ROWS rows (fewer where there are many columns); beyond, it is that of a sample of about
-so many rows, chosen by a hash of the row's number, so that it does not depend on how the table is cut.
-"""
+"""Which columns are features and targets, and how they are coded: learned in one pass over those that need it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from streamrf.data.columns import (
-    DATE,
-    MAX_FEATURES,
-    NUMBER,
-    ORDINAL,
-    Choice,
-    Column,
-    Columns,
-    Handling,
-    RawTable,
-    names_of,
-)
-from streamrf.data.columns.encoding import as_levels, as_numbers, is_text, raw_type, role_of
+from streamrf.data.columns import DATE, MAX_FEATURES, NUMBER, Choice, Columns, Handling, RawTable, names_of
+from streamrf.data.columns.encoding import is_text, role_of
+from streamrf.data.columns.scanning import LevelScan, NumberScan, Sampler, Scan
 from streamrf.data.locations import listed, no_such
 from streamrf.support.errors import DataError, InputError
 
@@ -152,42 +136,49 @@ def numpy_type(stored: pa.DataType) -> np.dtype | None:
     return TEXT if is_text(stored) else None
 
 
-SAMPLE_ROWS = 200_000
-SAMPLE_BYTES = 64 << 20
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+Say = Callable[[str], None]
+MOST_READ = 1 << 29  # numbers that are read only to look for gaps
+NO_ROLE = "is neither a number nor text nor a date"
 
-Kept: TypeAlias = slice | np.ndarray  # which rows of a batch
+
+def silent(said: object) -> None:
+    """Nothing is shown."""
 
 
 def needs_coding(schema: pa.Schema, names: Sequence[str], handling: Handling) -> bool:
-    """Whether these columns are anything but plain numbers to be taken as they are."""
+    """Whether these columns are, or may be, anything but plain numbers to be taken as they are."""
     roles = {role_of(schema.field(name).type) for name in names}
-    return roles != {"number"} or handling.missing == "median" or bool(handling.categorical)
+    return roles != {"number"} or handling.fills or bool(handling.categorical)
 
 
 def learn_columns(
     table: RawTable,
     names: Sequence[str],
     handling: Handling,
-    progress: Callable[[int], None] = lambda rows: None,
+    progress: Callable[[int], None] = silent,
     *,
     rows: int | None = None,
+    asked: Collection[str] = (),
+    say: Say = silent,
 ) -> Columns:
-    """The coding of these columns, from all rows or about the first so many; ``progress`` hears how many were read."""
-    roles = column_roles(table, names, handling)
-    scans = {name: _scan(name, role, table, handling) for name, role in roles.items()}
-    done, read = 0, [name for name, scan in scans.items() if scan.reads]
-    n_rows = table.n_rows if rows is None else min(rows, table.n_rows or rows)
-    sample = _Sampler(n_rows, sum(isinstance(scans[name], _NumberScan) for name in read))
-    for batch in table.batches(read) if read else ():
-        kept = sample.rows(done, len(batch))
-        for name in read:
-            scans[name].update(batch.column(name), done, kept)
-        done += len(batch)
-        progress(done)
-        if rows is not None and done >= rows:
-            break
-    columns = Columns(tuple(scan.column() for scan in scans.values()), _dtype(table.schema, roles), handling)
+    """The coding of these columns, from all rows or about the first so many; ``progress`` hears how many were read.
+
+    Columns that cannot be used are left out, and ``say`` hears which; those in ``asked`` are wanted by name, and must
+    be usable.
+    """
+    asked = {*asked, *handling.categorical}
+    roles, left_out = column_roles(table, names, handling, asked)
+    scans = _scans(table, roles, handling, asked)
+    _read(table, scans, progress, rows)
+    found = {name: scan.column() for name, scan in scans.items()}
+    left_out |= {name: scans[name].why for name, column in found.items() if column is None}
+    if left_out:
+        _leave_out(table, left_out, asked, len(left_out) == len(names), say)
+    infinite = {name: scan.infinite for name, scan in scans.items() if isinstance(scan, NumberScan) and scan.infinite}
+    if infinite:
+        say(f"infinite values count as missing: {', '.join(f'{n:,} in {name!r}' for name, n in infinite.items())}")
+    kept = tuple(column for column in found.values() if column is not None)
+    columns = Columns(kept, _dtype(table.schema, roles), handling, tuple(left_out.items()))
     columns.check_unique()
     if columns.width > MAX_FEATURES:
         raise DataError(
@@ -196,37 +187,66 @@ def learn_columns(
     return columns
 
 
-def column_roles(table: RawTable, names: Sequence[str], handling: Handling) -> dict[str, str]:
-    """``number``, ``date`` or ``category`` for each column, or a sentence about the one that cannot be used."""
+def _read(table: RawTable, scans: dict[str, Scan], progress: Callable[[int], None], rows: int | None) -> None:
+    done, read = 0, [name for name, scan in scans.items() if scan.reads]
+    n_rows = table.n_rows if rows is None else min(rows, table.n_rows or rows)
+    sample = Sampler(n_rows, sum(isinstance(scans[name], NumberScan) for name in read))
+    for batch in table.batches(read) if read else ():
+        kept = sample.rows(done, len(batch))
+        for name in read:
+            scans[name].update(batch.column(name), kept)
+        done += len(batch)
+        progress(done)
+        if rows is not None and done >= rows:
+            break
+
+
+def _leave_out(table: RawTable, left_out: dict[str, str], asked: Collection[str], every: bool, say: Say) -> None:
+    """Say which columns are left out; an error where one of them was asked for by name, or none is left."""
+    reasons = "; ".join(f"'{name}' {why}" for name, why in left_out.items())
+    flag = f"`exclude={[*left_out]}`"
+    if every or any(name in asked for name in left_out):
+        raise DataError(f"these columns of {table.location} cannot be used: {reasons}. Leave them out with {flag}")
+    say(f"left out: {reasons}. To leave them out yourself: {flag}")
+
+
+def column_roles(
+    table: RawTable, names: Sequence[str], handling: Handling, asked: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """``number``, ``date`` or ``category`` for each column that can be used, and what is wrong with the others."""
     for name in handling.categorical:
         if name not in names:
             raise DataError(f"`categorical={[name]}`: {table.location} has no such feature")
-    roles = {name: role_of(table.schema.field(name).type) for name in names}
-    for name, role in roles.items():
-        if role is None:
-            kind = table.schema.field(name).type
-            raise DataError(
-                f"column '{name}' of {table.location} is of type {kind}, which is neither numeric nor text nor a date:"
-                f" leave it out with `exclude={[name]}`"
-            )
-    texts = [name for name, role in roles.items() if role == "text"]
+    known = {name: role_of(table.schema.field(name).type) for name in names}
+    texts = [name for name, role in known.items() if role == "text"]
     if texts and handling.categories == "error":
         raise DataError(not_numeric(table, texts))
-    return {name: "category" if name in texts or name in handling.categorical else str(roles[name]) for name in names}
+    categories = {*texts, *handling.categorical}
+    roles = {name: "category" if name in categories else role for name, role in known.items() if role is not None}
+    types = {name: table.schema.field(name).type for name, role in known.items() if role is None}
+    return roles, {name: f"{NO_ROLE} ({kind})" for name, kind in types.items()}
 
 
 def not_numeric(table: RawTable, texts: list[str]) -> str:
     return (
         f"column '{texts[0]}' of {table.location} is of type {table.schema.field(texts[0]).type}, which is not"
-        f" numeric{table.origin(texts[0])}: code it with `categories='onehot'` (or auto), or leave it out"
-        f" with `exclude={texts}`"
+        f" numeric{table.origin(texts[0])}: code it with `categories='auto'`, or leave it out with"
+        f" `exclude={texts}`"
     )
 
 
-def _scan(name: str, role: str, table: RawTable, handling: Handling) -> _NumberScan | _LevelScan:
-    if role == "category":
-        return _LevelScan(name, table, handling)
-    return _NumberScan(name, DATE if role == "date" else NUMBER, handling.missing == "median", table)
+def _scans(table: RawTable, roles: dict[str, str], handling: Handling, asked: Collection[str]) -> dict[str, Scan]:
+    """Numbers of a very large table are not read only to look for gaps, unless the table says that it has some."""
+    numbers = sum(role == "number" for role in roles.values()) * (table.n_rows or 0)
+    trusted = handling.missing == "auto" and numbers > MOST_READ
+    scans: dict[str, Scan] = {}
+    for name, role in roles.items():
+        if role == "category":
+            scans[name] = LevelScan(name, table, handling, asked=name in asked)
+            continue
+        fills = handling.fills and not (trusted and role == "number" and not table.has_gaps(name))
+        scans[name] = NumberScan(name, table.schema.field(name).type, DATE if role == "date" else NUMBER, fills)
+    return scans
 
 
 def _dtype(schema: pa.Schema, roles: dict[str, str]) -> str:
@@ -243,93 +263,3 @@ def _dtype(schema: pa.Schema, roles: dict[str, str]) -> str:
 def _is_narrow(stored: pa.DataType) -> bool:
     bits = stored.bit_width
     return bits <= 32 if pa.types.is_floating(stored) else bits <= 16
-
-
-class _Sampler:
-    """Which rows of a batch count for medians: all where there is room for them."""
-
-    def __init__(self, n_rows: int | None, columns: int) -> None:
-        room = min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * max(1, columns)))
-        share = 1.0 if n_rows is None else min(1.0, room / max(1, n_rows))
-        self._bound = None if share == 1.0 else np.uint64(share * 2**64)
-
-    def rows(self, start: int, count: int) -> Kept:
-        if self._bound is None:
-            return slice(None)
-        with np.errstate(over="ignore"):
-            mixed = np.arange(start, start + count, dtype=np.uint64) * _GOLDEN
-            mixed = (mixed ^ (mixed >> np.uint64(32))) * _GOLDEN
-        return mixed < self._bound
-
-
-class _NumberScan:
-    """Missing values and the median; nothing is read where missing values are to stay."""
-
-    def __init__(self, name: str, kind: str, median: bool, table: RawTable) -> None:
-        self.name, self.kind, self.reads, self._where = name, kind, median, table.location
-        self._missing = 0
-        self._kept: list[np.ndarray] = []
-
-    def update(self, values: pa.Array, start: int, kept: Kept) -> None:
-        numbers = as_numbers(values).astype(np.float64, copy=False)
-        missing = np.isnan(numbers)
-        self._missing += int(missing.sum())
-        kept_numbers = numbers[kept]
-        self._kept.append(kept_numbers[~np.isnan(kept_numbers)])
-
-    def column(self) -> Column:
-        if not self.reads:
-            return Column(self.name, self.kind)
-        known = np.concatenate([np.empty(0), *self._kept])
-        known = known[np.isfinite(known)]
-        if not len(known):
-            raise DataError(
-                f"column '{self.name}' of {self._where} has no values: leave it out with `exclude={[self.name]}`"
-            )
-        return Column(self.name, self.kind, fill=float(np.median(known)), flag=self._missing > 0)
-
-
-class _LevelScan:
-    """The different values of a category, as long as they are few."""
-
-    reads = True
-
-    def __init__(self, name: str, table: RawTable, handling: Handling) -> None:
-        self.name, self._table, self._handling = name, table, handling
-        self._of = raw_type(table.schema.field(name).type)
-        self._counts: Counter[str] = Counter()
-        self._missing = 0
-
-    def update(self, values: pa.Array, start: int, kept: Kept) -> None:
-        levels = as_levels(values)
-        self._missing += levels.null_count
-        for entry in pc.value_counts(levels.drop_null()).to_pylist():
-            self._counts[entry["values"]] += entry["counts"]
-        if len(self._counts) > self._handling.limit:
-            raise self._too_many(start + len(levels))
-
-    def _too_many(self, rows: int) -> DataError:
-        return DataError(
-            f"column '{self.name}' of {self._table.location} is not numeric, and as a category it has"
-            f" {len(self._counts):,} different values in its first {rows:,} rows, where {self._handling.limit:,} are"
-            f" allowed{self._table.origin(self.name)}: leave it out with `exclude={[self.name]}`, or allow more"
-            " with `max_levels`"
-        )
-
-    def column(self) -> Column:
-        if not self._counts:
-            raise DataError(
-                f"column '{self.name}' of {self._table.location} has no values: leave it out with"
-                f" `exclude={[self.name]}`"
-            )
-        levels = tuple(sorted(self._counts))
-        flag = self._missing > 0 and self._handling.missing == "median"
-        fill = None
-        if self._handling.missing == "median":
-            fill = float(levels.index(_commonest(self._counts))) if self._handling.style == ORDINAL else 0.0
-        return Column(self.name, self._handling.style, levels, fill, flag, self._of)
-
-
-def _commonest(counts: Counter[str]) -> str:
-    """Of equally common ones the first in order: the answer must not depend on the order of rows."""
-    return min(counts, key=lambda level: (-counts[level], level))

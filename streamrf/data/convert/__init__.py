@@ -87,7 +87,9 @@ class _Run:
         names, targets = self._selected(table)
         if not targets:
             self.reporter.note(f"no `target`, and no column called '{self.asked.y}': inputs alone are written")
-        columns = learn_columns(table, names, self.asked.handling)
+        columns = learn_columns(
+            table, names, self.asked.handling.without_target(), say=self.reporter.note, asked=self.asked.features or ()
+        )
         self.reporter.note(columns.describe())
         return CodedMatrix(table, columns, targets, keep_missing=self.asked.keep_missing)
 

@@ -12,161 +12,31 @@ import hashlib
 import io
 import json
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamrf.data.columns import Choice
-from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts
-from streamrf.data.columns.learning import choose_columns
 from streamrf.data.locations import filesystem, is_url, reading
 from streamrf.data.parts import ENDINGS, data_files
-from streamrf.data.readers.arrays import as_targets, rows_of
-from streamrf.data.readers.base import BatchReader, Progress, RowReader, row_numbers, silent
-from streamrf.data.source import Block, Source, Span, Spec
+from streamrf.data.readers.base import BatchReader, Progress, silent
+from streamrf.data.readers.columns import ColumnSource, RowGroup
+from streamrf.data.source import Source, Span, Spec
 from streamrf.data.stored import base_name, file_marks
 from streamrf.support.errors import DataError
 
-if TYPE_CHECKING:
-    pass
-
-TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
 BATCH_ROWS = 32_768
-BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
 PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary
 BUFFER_BYTES = 1 << 17
 FOOTER_READERS = 8
 CHECKED = {"page_checksum_verification": True}  # where a file has checksums
 ORIGIN, ABOUT = b"streamrf.origin", b"streamrf.about"  # in a footer: the file it was made of, and about its columns
-
-
-class ColumnFiles(Protocol):
-    """Columns in row groups: parquet files, or a table in memory."""
-
-    names: list[str]  # what messages call each of the files
-    groups: tuple[RowGroup, ...]
-
-    def schemas(self) -> list[pa.Schema]: ...
-
-    def touched(self, span: Span) -> list[RowGroup]: ...
-
-    def batches(self, span: Span, names: list[str], batch_rows: int) -> Iterator[tuple[Span, pa.RecordBatch]]: ...
-
-    def nullable(self, names: Collection[str]) -> set[str]: ...
-
-    def stored_bytes(self, group: RowGroup, names: Collection[str]) -> int: ...
-
-
-class ColumnSource(RowReader):
-    """Columns chosen by name and coded as they are read."""
-
-    picks_columns = True
-
-    def __init__(self, location: str, files: ColumnFiles, choice: Choice) -> None:
-        self.location, self._choice, self._files = location, choice, files
-        first, *others = files.schemas()
-        self._columns = choose_columns(first, files.names[0], self._choice)
-        self.columns = self._choice.columns
-        self._encoder = None if self.columns is None else Encoder(self.columns)
-        for name, schema in zip(files.names, [first, *others], strict=True):
-            self._check_schema(schema, name)
-        self.n_rows = sum(len(group.rows) for group in self._files.groups)
-        if not self.n_rows:
-            raise DataError(f"{location} has no rows")
-        self.feature_names = tuple(self._columns.features) if self.columns is None else self.columns.feature_names
-        self.n_features, self.n_outputs = len(self.feature_names), len(self._columns.targets)
-        self.target_names = tuple(self._columns.targets) or None
-        self._set_types()
-
-    def _check_schema(self, schema: pa.Schema, name: str) -> None:
-        if self._encoder is not None:
-            self._encoder.check(schema, name)
-        if name != self._files.names[0]:
-            same = self._columns if self._encoder is None else replace(self._columns, features={})
-            same.check_same(schema, self._files.names[0], name)
-
-    def _set_types(self) -> None:
-        whole = {name for name, dtype in self._columns.all.items() if dtype.kind in "biu"}
-        nulls = self._files.nullable(whole)
-        self.x_dtype = self._feature_type({n: widened(t, n in nulls) for n, t in self._columns.features.items()})
-        y_types = [widened(t, name in nulls) for name, t in self._columns.targets.items()]
-        self.y_dtype = np.result_type(*y_types) if y_types else None
-
-    def _feature_type(self, types: dict[str, np.dtype]) -> np.dtype:
-        return np.result_type(*types.values()) if self.columns is None else np.dtype(self.columns.dtype)
-
-    @property
-    def declared_dtypes(self) -> tuple[np.dtype, np.dtype | None]:
-        """Types before nulls widen them."""
-        targets = list(self._columns.targets.values())
-        return self._feature_type(self._columns.features), np.result_type(*targets) if targets else None
-
-    @property
-    def unknown_levels(self) -> Counter[str]:
-        """By column, how many values were read that the coding does not know."""
-        return Counter() if self._encoder is None else self._encoder.unknown
-
-    def chunks(self) -> tuple[Span, ...]:
-        return tuple(group.rows for group in self._files.groups)
-
-    def read(self, span: Span) -> Block:
-        """Features and targets in one go over the file."""
-        self._check(span)
-        X, y = self._load(span, list(self._columns.features), list(self._columns.targets))
-        return Block(X, y if self.has_targets else None, row_numbers(span))
-
-    def _features(self, span: Span) -> np.ndarray:
-        return self._load(span, list(self._columns.features), [])[0]
-
-    def _targets(self, span: Span) -> np.ndarray:
-        return self._load(span, [], list(self._columns.targets))[1]
-
-    def _load(self, span: Span, features: list[str], targets: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        y_dtype = self.y_dtype or np.dtype(float)
-        X = np.empty((len(span), self.n_features if features else 0), self.x_dtype)
-        y = np.empty((len(span), len(targets)), object if y_dtype.kind == "U" else y_dtype)
-        for rows, batch in self._files.batches(span, [*features, *targets], self._batch_rows):
-            part = slice(rows.start, rows.stop)
-            if self._encoder is not None and features:
-                self._encoder.encode(batch, X[part])
-            else:
-                self._fill(X[part], batch, features)
-            self._fill(y[part], batch, targets)
-        return X, as_targets(y, y_dtype, f"the target of {self.location}")
-
-    def _fill(self, out: np.ndarray, batch: pa.RecordBatch, names: list[str]) -> None:
-        for j, name in enumerate(names):
-            fill_column(out[:, j], batch.column(name), f"column '{name}' of {self.location}")
-
-    def read_bytes(self, span: Span) -> int:
-        """What is returned, the pages of one row group at a time, and two decoded batches."""
-        text = self.y_dtype is not None and self.y_dtype.kind == "U"
-        row = self.n_features * self.x_dtype.itemsize + self.n_outputs * (TEXT_BYTES if text else 16) + 8
-        touched = self._files.touched(span)
-        stored = max((self._stored_bytes[group] for group in touched), default=0)
-        decoded = min(self._batch_rows, max((len(group.rows) for group in touched), default=0))
-        return len(span) * row + stored + 2 * decoded * self._decoded_row_bytes
-
-    @property
-    def _decoded_row_bytes(self) -> int:
-        return sum(dtype.itemsize or TEXT_BYTES for dtype in self._columns.all.values())
-
-    @property
-    def _batch_rows(self) -> int:
-        return rows_of(BATCH_BYTES, self._decoded_row_bytes)
-
-    @cached_property
-    def _stored_bytes(self) -> dict[RowGroup, int]:
-        return {group: self._files.stored_bytes(group, self._columns.all) for group in self._files.groups}
 
 
 class ParquetSource(ColumnSource):
@@ -187,9 +57,10 @@ class ParquetSource(ColumnSource):
     @cached_property
     def _members(self) -> tuple[Source, ...]:
         names = None if self.columns is not None else list(self._columns.features)  # in one order, whatever a file's is
-        choice = replace(self._choice, features=names)
-        filled = sorted({group.file for group in self._files.groups})
-        return tuple(ParquetSource(self._paths[i], choice) for i in filled)
+        choice, starts = replace(self._choice, features=names), dict[int, int]()
+        for group in reversed(self._files.groups):
+            starts[group.file] = group.rows.start
+        return tuple(ParquetSource(self._paths[i], _from_row(choice, starts[i])) for i in sorted(starts))
 
     def stored(self) -> dict[str, str]:
         return self._stored.stored()
@@ -217,17 +88,23 @@ class ParquetBatches(BatchReader):
         """What the conversion found out about a column."""
         return json.loads((self.schema.metadata or {}).get(ABOUT, b"{}")).get(name, "")
 
+    def has_gaps(self, name: str) -> bool:
+        return name in self._gaps
+
+    @cached_property
+    def _gaps(self) -> set[str]:
+        return self._files.nullable(self.schema.names, certain=True)
+
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         for _, batch in self._files.batches(Span(0, self.n_rows), names, BATCH_ROWS):
             yield batch
 
 
-class RowGroup(NamedTuple):
-    """One row group of one of the files, and the rows of the whole it holds."""
-
-    file: int
-    group: int
-    rows: Span
+def _from_row(choice: Choice, start: int) -> Choice:
+    """The choice for a part of a table that begins with this row."""
+    if choice.columns is None or choice.columns.first is None:
+        return choice
+    return replace(choice, columns=choice.columns.at(choice.columns.first + start))
 
 
 class ParquetFiles:
@@ -308,12 +185,12 @@ class ParquetFiles:
         if at != group.rows.stop:
             raise DataError(f"{what} is truncated: it ends at row {at}")
 
-    def nullable(self, names: Collection[str]) -> set[str]:
-        """Those columns whose statistics count a null, or that have no statistics to deny one."""
+    def nullable(self, names: Collection[str], *, certain: bool = False) -> set[str]:
+        """Those columns whose statistics count a null, or (unless ``certain``) that have none to deny one."""
         found: set[str] = set()
         for group in self.groups if names else ():
             for name, chunk in self._column_chunks(group, names):
-                if name not in found and _may_hold_nulls(chunk):
+                if name not in found and _may_hold_nulls(chunk, certain):
                     found.add(name)
         return found
 
@@ -352,20 +229,8 @@ def _page_bytes(column: pq.ColumnChunkMetaData) -> int:
     return 2 * min(column.total_uncompressed_size, PAGE_BYTES)
 
 
-def _may_hold_nulls(column: pq.ColumnChunkMetaData) -> bool:
+def _may_hold_nulls(column: pq.ColumnChunkMetaData, certain: bool) -> bool:
     statistics = column.statistics
-    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
-
-
-def widened(dtype: np.dtype, has_nulls: bool) -> np.dtype:
-    """The type that can also hold NaN: the smallest float that keeps every value of narrow integers."""
-    if not has_nulls or dtype.kind in "fU":
-        return dtype
-    return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
-
-
-def fill_column(out: np.ndarray, values: pa.Array, what: str) -> None:
-    """Write one decoded arrow column into ``out``, nulls as NaN (None among strings)."""
-    if values.null_count and out.dtype.kind not in "fO":
-        raise DataError(f"{what} has nulls that its own statistics deny: write the file again")
-    out[:] = as_texts(values) if out.dtype.kind == "O" else as_numbers(values)
+    if statistics is None or not statistics.has_null_count:
+        return not certain
+    return bool(statistics.null_count > 0)

@@ -10,7 +10,8 @@ import pyarrow as pa
 from streamrf.data.columns import Choice
 from streamrf.data.readers.arrays import as_targets
 from streamrf.data.readers.base import BatchReader
-from streamrf.data.readers.parquet import BATCH_ROWS, ColumnSource, RowGroup
+from streamrf.data.readers.columns import ColumnSource, RowGroup
+from streamrf.data.readers.parquet import BATCH_ROWS
 from streamrf.data.source import Span, Spec, even_spans
 from streamrf.support.errors import InputError
 
@@ -55,8 +56,10 @@ class TableSource(ColumnSource):
             self.n_outputs = 1 if self._given.ndim == 1 else self._given.shape[1]
             self.y_dtype = np.dtype("U") if self._given.dtype.kind in "OU" else self._given.dtype
 
-    def _load(self, span: Span, features: list[str], targets: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        X, y = super()._load(span, features, targets)
+    def _load(
+        self, span: Span, features: list[str], targets: list[str], key: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        X, y = super()._load(span, features, targets, key)
         if self._given is None:
             return X, y
         assert self.y_dtype is not None

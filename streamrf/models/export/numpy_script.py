@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from streamrf.data.columns import PERIODS, Columns
 from streamrf.data.readers.csv import NULLS
 from streamrf.models.export import BINNING, DENSE, TURN, ExportedModel
 from streamrf.support.errors import InputError
@@ -57,15 +58,34 @@ def number(value):
     return float({"true": 1, "false": 0}.get(value.lower(), value) if isinstance(value, str) else value)
 
 
+def bucket(text, buckets):
+    """Where a level stands that is not listed: a hash of its text."""
+    h = 0xCBF29CE484222325
+    for byte in str(text).encode():
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    return (h ^ h >> 31) % buckets
+
+
+def circles(days, periods):
+    turns = [2 * np.pi * (days / p - np.floor(days / p)) for p in periods]
+    return [np.rint(wave(t) * 2.0**20) / 2.0**20 for t in turns for wave in (np.sin, np.cos)]
+
+
 def code(table):
     """Raw columns, by name, as numbers: categories, missing values; dates are days since 1970."""
     parts = []
-    for column in COLUMNS["columns"]:
+    for number_of_column, column in enumerate(COLUMNS["columns"]):
         raw = np.asarray(table[column["name"]], object)
         fill, levels, of = column.get("fill"), column.get("levels", ()), column.get("of")
-        raw = [level(v, of) for v in raw] if levels else raw
+        buckets, is_category = column.get("buckets", 0), column["kind"] in ("onehot", "ordinal", "target")
+        raw = [level(v, of) for v in raw] if is_category else raw
         gone = np.array([v is None or v != v or (v == "" and "" not in levels) for v in raw])
-        if levels:
+        if column["kind"] == "target":
+            place, codes = {level(text, of): i for i, text in enumerate(levels)}, A[f"levels{number_of_column}"]
+            places = [bucket(v, buckets) if buckets else place.get(v, -2) for v in raw]
+            part, fill = codes[np.where(gone, -1, places)], None if fill is None else codes[-1]
+        elif is_category:
             place = {level(text, of): i for i, text in enumerate(levels)}
             codes = np.array([-1 if g else place.get(v, -1) for v, g in zip(raw, gone)])
             one_hot = (codes[:, None] == np.arange(len(levels))).astype(float)
@@ -77,8 +97,10 @@ def code(table):
             part = (np.array(days, "datetime64[us]").astype(np.int64) / 86_400e6)[:, None]
         else:
             part = np.array([np.nan if g else number(v) for v, g in zip(raw, gone)])[:, None]
+            gone = ~np.isfinite(part[:, 0]) if fill is not None else gone
         part[gone] = np.nan if fill is None else fill
-        parts += [part, gone[:, None].astype(float)] if column.get("flag") else [part]
+        parts += [part, *(each[:, None] for each in circles(part[:, 0], column.get("periods", ())))]
+        parts += [gone[:, None].astype(float)] if column.get("flag") else []
     return np.hstack(parts).astype(COLUMNS["dtype"])
 '''
 
@@ -251,13 +273,24 @@ def _arrays(model: ExportedModel) -> dict[str, np.ndarray]:
         if len(getattr(scaling, part)):
             arrays |= {name: getattr(scaling, name) for name in members}
     if model.columns:
-        coding = model.columns.to_json()
-        arrays["columns"] = np.array(json.dumps({name: coding[name] for name in ("dtype", "columns")}))
+        arrays |= _coding(model.columns)
     if model.classes:
         assert model.slope is not None
         assert model.shift is not None
         arrays |= {"classes": np.array(json.dumps(list(model.classes))), "slope": model.slope, "shift": model.shift}
     return arrays
+
+
+def _coding(columns: Columns) -> dict[str, np.ndarray]:
+    """The coding of columns, with the numbers of levels as arrays of their own."""
+    entries, arrays = [], {}
+    for i, column in enumerate(columns.columns):
+        entry = column.to_json() | {"periods": [PERIODS[part] for part in column.parts]}
+        entry.pop("table", None)
+        if column.table is not None:
+            arrays[f"levels{i}"] = column.table.codes[-1]
+        entries.append(entry)
+    return {"columns": np.array(json.dumps({"dtype": columns.dtype, "columns": entries})), **arrays}
 
 
 def script_text(model: ExportedModel, name: str) -> str:

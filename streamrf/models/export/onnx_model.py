@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamrf.data.columns import ONEHOT, Column, Columns
+from streamrf.data.columns import ONEHOT, PERIODS, TARGET, Column, Columns
 from streamrf.models.export import ExportedModel
 from streamrf.models.export.onnx_maps import Graph, free_prefix, scores
 from streamrf.support.errors import InputError
@@ -55,14 +55,30 @@ def _column(graph: Graph, column: Column) -> list[str]:
 def _number(graph: Graph, column: Column) -> list[str]:
     value = graph.input(column.name, np.float64, ["n", 1])
     if column.fill is None:
-        return [value]
-    missing = graph.op("IsNaN", value)
+        return [value, *_circles(graph, column, value)]
+    missing = graph.op("Not", graph.op("Less", graph.op("Abs", value), [[np.inf]]))  # NaN is not less either
     filled = graph.op("Where", missing, graph.constant([[column.fill]], np.float64), value)
-    return [filled, graph.cast(missing, np.float64)] if column.flag else [filled]
+    parts = [filled, *_circles(graph, column, filled)]
+    return [*parts, graph.cast(missing, np.float64)] if column.flag else parts
+
+
+def _circles(graph: Graph, column: Column, days: str) -> list[str]:
+    """Sines and cosines of a date; in float32, in which every runtime has them."""
+    parts = []
+    for name in column.parts:
+        periods = graph.op("Div", days, [[PERIODS[name]]])
+        turns = graph.op("Mul", graph.op("Sub", periods, graph.op("Floor", periods)), [[2 * np.pi]])
+        parts += [graph.cast(graph.op(wave, graph.cast(turns, np.float32)), np.float64) for wave in ("Sin", "Cos")]
+    return parts
 
 
 def _category(graph: Graph, column: Column) -> list[str]:
     """Places of the levels; "" is a place of its own, -2, and a level that training had not seen is -1."""
+    if column.buckets:
+        raise InputError(
+            f"column '{column.name}' has too many levels to list, and ONNX cannot hash text as we do: export it"
+            " with --numpy"
+        )
     value = graph.input(column.name, str, ["n", 1])
     keys = [*column.levels] if "" in column.levels else [*column.levels, ""]
     places = [*range(len(column.levels)), -2][: len(keys)]
@@ -70,6 +86,8 @@ def _category(graph: Graph, column: Column) -> list[str]:
         "LabelEncoder", value, domain=ML, keys_strings=keys, values_int64s=places, default_int64=-1
     )  # fmt: skip
     missing = graph.op("Equal", code, [[-2]])
+    if column.kind == TARGET:
+        return [_by_target(graph, column, code, missing)]
     numbers = _onehot(graph, column, code) if column.kind == ONEHOT else _ordinal(graph, column, code)
     if column.fill is None or column.kind != ONEHOT:
         fill = np.nan if column.fill is None else column.fill
@@ -80,6 +98,18 @@ def _category(graph: Graph, column: Column) -> list[str]:
 def _onehot(graph: Graph, column: Column, code: str) -> str:
     places = graph.constant(np.arange(len(column.levels))[None], np.int64)
     return graph.cast(graph.op("Equal", code, places), np.float64)
+
+
+def _by_target(graph: Graph, column: Column, code: str, missing: str) -> str:
+    """A row of the table for each level, one for unknown levels and one for a missing value."""
+    assert column.table is not None
+    codes = column.table.codes[-1].copy()
+    if column.fill is None:
+        codes[-1] = np.nan
+    strange = graph.op("Where", graph.op("Equal", code, [[-1]]), [[column.places]], code)
+    place = graph.op("Where", missing, [[column.places + 1]], strange)
+    found = graph.op("Gather", codes, place, axis=0)  # (n, 1, width)
+    return graph.op("Squeeze", found, [1])
 
 
 def _ordinal(graph: Graph, column: Column, code: str) -> str:

@@ -15,6 +15,7 @@ from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support.errors import InputError, MismatchError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.categories import as_trained
 from streamrf.training.run import Settings, Trained, Training
 from streamrf.training.update.statistics import Statistics, check_source, check_targets
 
@@ -80,6 +81,7 @@ def accumulate(
     """The statistics of a source, or of some of its rows."""
     _check_sums(prepared.recipe)
     check_source(prepared, source)
+    source = as_trained(source, prepared.columns)
     ledger_of(source, RowSet([(0, source.n_rows)]))  # a shard that is listed twice is refused before the pass
     recipe = prepared.recipe.with_(pilot="none", holdout=0.0, cv=None, solver=DIRECT)
     with at_work(work) as work:
