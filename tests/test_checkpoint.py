@@ -15,7 +15,8 @@ import pytest
 
 from streamrf.statistics.rowset import Ledger, RowSet
 from streamrf.support.errors import FileFormatError, MismatchError, MissingDependencyError, StorageError
-from streamrf.support.storage.backends import FsspecStorage, LocalStorage, open_storage, without_credentials
+from streamrf.support.redaction import without_credentials
+from streamrf.support.storage.backends import FsspecStorage, LocalStorage, open_storage
 from streamrf.support.storage.checkpoint import Checkpoint, Clock
 
 IDENTITY = {"data": "d1", "recipe": {"kernel": "gaussian", "D": 10}}

@@ -6,13 +6,15 @@ import importlib
 import os
 import shlex
 import sys
+import tempfile
+import traceback
 import warnings
 from typing import Any
 
 import click
 
 from streamrf.cli.config import with_config
-from streamrf.cli.display import in_flags
+from streamrf.cli.display import in_flags, printable, say
 from streamrf.support import __version__
 from streamrf.support.errors import StreamRFError
 from streamrf.support.progress import Interrupted
@@ -94,25 +96,41 @@ def main(args: list[str] | None = None) -> Any:
             warnings.showwarning = _show_warning
             return cli.main(args=args, prog_name="streamrf", standalone_mode=False)
     except StreamRFError as error:
-        click.echo(f"streamrf: {error}", err=True)
+        say(f"streamrf: {error}", err=True, lines=False)
         if isinstance(error, Stopped):
-            click.echo(f"continue with: {shlex.join(['streamrf', *(args or sys.argv[1:])])}", err=True)
+            say(f"continue with: {shlex.join(['streamrf', *(args or sys.argv[1:])])}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
         _show_usage(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("streamrf: stopped", err=True)
+        say("streamrf: stopped", err=True)
         sys.exit(130)
     except BrokenPipeError:  # a reader such as head closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        click.echo(f"streamrf: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
+        say(f"streamrf: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
         sys.exit(8)
     except MemoryError as error:
-        click.echo(f"streamrf: out of memory ({error}): set a budget with --memory, or lower --D", err=True)
+        say(f"streamrf: out of memory ({error}): set a budget with --memory, or lower --D", err=True)
         sys.exit(6)
+    except Exception as error:  # a fault of ours: one sentence for people, and all we know for whoever mends it
+        say(f"streamrf: {_last_words(error, args or sys.argv[1:])}", err=True, lines=False)
+        sys.exit(StreamRFError.exit_code)
+
+
+def _last_words(error: Exception, args: list[str]) -> str:
+    """Write the traceback to a log that only this user can read; the sentence says where it is."""
+    text = "".join(traceback.format_exception(error))
+    what = f"unexpected {type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"
+    try:
+        handle, place = tempfile.mkstemp(prefix="streamrf-", suffix=".log")
+        with open(handle, "w", encoding="utf-8") as log:
+            log.write(printable(f"streamrf {__version__}: {shlex.join(args)}\n\n{text}"))
+    except OSError:
+        return f"{what} (the log could not be written); please report it"
+    return f"{what}; please report it, with the log {place}"
 
 
 def _show_usage(error: click.ClickException) -> None:
@@ -123,8 +141,8 @@ def _show_usage(error: click.ClickException) -> None:
         return
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "streamrf"
-    click.echo(f"streamrf: {message} Try '{where} --help'.", err=True)
+    say(f"streamrf: {message} Try '{where} --help'.", err=True)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"streamrf: warning: {in_flags(str(message))}", err=True)
+    say(f"streamrf: warning: {in_flags(str(message))}", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.display import say
 from streamrf.cli.recipe_options import gamma_option, make_recipe, nan_option, task_option
 
 if TYPE_CHECKING:
@@ -112,22 +113,22 @@ def show(found: Comparison, plot: str | None, drawn: str | None = None) -> None:
     from streamrf.support.units import format_seconds
 
     kernel = found.kernel
-    click.echo(
+    say(
         f"{kernel.label} kernel, length scale {kernel.length_scale:.4g} on {found.recipe.scaling} inputs, features as"
         f" {found.recipe.form}, fitted on {found.rows['fitted']} rows, measured on {found.rows['measured']} others,"
         f" {len(found.seeds)} seeds, {format_seconds(found.seconds)}\n"
     )
     metric = "hold-out wrong" if found.metric == "error" else "hold-out RMSE"
-    click.echo(f"{'D':>7}  {'map':17} {'kernel error':>17} {metric:>21} {'us/row':>8}")
+    say(f"{'D':>7}  {'map':17} {'kernel error':>17} {metric:>21} {'us/row':>8}")
     places = _places(cell.holdout_error.mean for cell in found.cells)
     for D in sorted({cell.D for cell in found.cells}):
         for cell in sorted((c for c in found.cells if c.D == D), key=lambda c: c.kernel_error.mean):
-            click.echo(_line(cell, places))
-        click.echo()
+            say(_line(cell, places))
+        say()
     for kind, reason in found.skipped.items():
-        click.echo(f"left out: {kind}: {reason}")
+        say(f"left out: {kind}: {reason}")
     for picture in filter(None, (plot, drawn)):
-        click.echo(f"picture: {picture}")
+        say(f"picture: {picture}")
 
 
 def _places(values: Iterable[float]) -> int:

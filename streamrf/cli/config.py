@@ -20,6 +20,8 @@ from typing import Any
 
 import click
 
+from streamrf.cli.display import say
+
 DEFAULT = Path("streamrf.toml")
 NONE = "none"
 OURS = ("config", "save_config")
@@ -50,7 +52,7 @@ def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
         table = read_table(path, ctx.command, needed=value is not None)
         ctx.default_map = {**(ctx.default_map or {}), **table}
         if table and value is None:
-            click.echo(f"settings from {path}", err=True)
+            say(f"settings from {path}", err=True)
     return value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.display import say
 
 KEPT = ("x", "y", "form", "chunk_rows", "dtype", "memory")  # options that a Conversion has under the same name
 
@@ -65,4 +66,4 @@ def convert_command(source: str, out: str, **options: Any) -> None:  # fmt: skip
         shared.print_json({**made, "seconds": seconds})
         return
     what = f"{format_count(made['rows'])} rows of {format_count(made['columns'])} columns"
-    click.echo(f"{what} to {out}, {format_count(made['chunk_rows'])} rows a chunk, {seconds:.1f} s")
+    say(f"{what} to {out}, {format_count(made['chunk_rows'])} rows a chunk, {seconds:.1f} s")

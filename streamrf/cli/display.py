@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -12,10 +13,13 @@ import click
 
 from streamrf.support import memory
 from streamrf.support.progress import Reporter
+from streamrf.support.redaction import without_credentials
 from streamrf.support.settings import with_flags
 from streamrf.support.units import format_bytes, format_count, format_seconds
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
+# Control characters, and those that turn the direction of writing.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SPARKS = "▁▂▃▄▅▆▇█"
 MOST_CLASSES = 10  # that a table in a terminal has lines for
 SPARK_COUNT, SPARK_EVERY = 20, 0.5  # bars, and seconds of each
@@ -26,6 +30,22 @@ def make_reporter(*, quiet: bool) -> Reporter:
         return Reporter()
     plain = not sys.stderr.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown")
     return PlainReporter() if plain else TerminalReporter()
+
+
+def printable(text: str, *, lines: bool = True) -> str:
+    """A text as a terminal may see it: what would move its cursor or change its colours is shown and not done, and
+    credentials of addresses are left out. Without ``lines`` a line break is shown as well."""
+    kept = "\n\t" if lines else "\t"
+    return without_credentials("".join(c if c in kept or not _CONTROL.match(c) else _escaped(c) for c in text))
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def say(text: str = "", *, err: bool = False, lines: bool = True) -> None:
+    """Print a text for people."""
+    click.echo(printable(text, lines=lines), err=err)
 
 
 def in_flags(text: str, command: click.Command | None = None) -> str:
@@ -90,7 +110,7 @@ class PlainReporter(Reporter):
         )
 
     def _say(self, text: str) -> None:
-        click.echo(text, err=True)
+        say(text, err=True)
 
 
 def _short(value: Any) -> str:
@@ -154,7 +174,7 @@ def print_table(rows: list[tuple[str, str]]) -> None:
     """Names and values in two columns, on standard output."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        click.echo(f"{name.ljust(width)}  {value}")
+        say(f"{name.ljust(width)}  {value}", lines=False)
 
 
 def print_metrics(metrics: dict[str, Any], classes: tuple[Any, ...]) -> None:
@@ -182,9 +202,9 @@ def _print_classes(by_class: list[dict[str, Any]]) -> None:
     title = "class" if few else f"worst {MOST_CLASSES} of {len(by_class)} classes"
     lines = [[str(each["class"]), *(_cell(each[name]) for name in names)] for each in (by_class if few else shown)]
     width = max(len(line[0]) for line in [*lines, [title]])
-    click.echo(f"\n{title.ljust(width)}" + "".join(name.rjust(12) for name in names))
+    say(f"\n{title.ljust(width)}" + "".join(name.rjust(12) for name in names))
     for label, *cells in lines:
-        click.echo(label.ljust(width) + "".join(cell.rjust(12) for cell in cells))
+        say(label.ljust(width) + "".join(cell.rjust(12) for cell in cells))
 
 
 def _cell(value: float | None) -> str:
@@ -196,7 +216,7 @@ def _print_confusion(counts: list[list[float]], classes: tuple[Any, ...]) -> Non
     """Rows are the truth, columns the prediction."""
     labels, table = [str(label) for label in classes], [[f"{count:.10g}" for count in row] for row in counts]
     width = max(len(label) for label in [*labels, *(cell for row in table for cell in row), "truth"])
-    click.echo("\nconfusion (rows: truth, columns: prediction)")
-    click.echo(" ".join(text.rjust(width) for text in ["", *labels]))
+    say("\nconfusion (rows: truth, columns: prediction)")
+    say(" ".join(text.rjust(width) for text in ["", *labels]))
     for label, row in zip(labels, table, strict=True):
-        click.echo(" ".join(text.rjust(width) for text in [label, *row]))
+        say(" ".join(text.rjust(width) for text in [label, *row]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.display import say
 
 if TYPE_CHECKING:
     from streamrf.statistics.rowset import Ledger
@@ -147,7 +148,7 @@ def report_command(model: str, data: tuple[str, ...], **options: Any) -> None:
         sections = [section.name for section in made.sections]
         shared.print_json({"report": str(out), "sections": sections, "pictures": made.pictures, "seconds": seconds})
     elif not options["quiet"]:
-        click.echo(f"{out}: {len(made.pictures)} pictures")
+        say(f"{out}: {len(made.pictures)} pictures")
 
 
 @click.command("export")
@@ -186,6 +187,6 @@ def export_command(model: str, onnx: str | None, script: str | None, overwrite: 
         shared.print_json(written)
         return
     if onnx:
-        click.echo(f"{onnx}: inputs {', '.join(written['inputs'][:8])}; outputs {', '.join(written['outputs'])}")
+        say(f"{onnx}: inputs {', '.join(written['inputs'][:8])}; outputs {', '.join(written['outputs'])}")
     if script:
-        click.echo(f"{script}, with its numbers in {written['arrays']}")
+        say(f"{script}, with its numbers in {written['arrays']}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.display import say
 from streamrf.cli.recipe_options import nan_option
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def predict_command(model: str, data: tuple[str, ...], **options: Any) -> None: 
         names = [name for name, _ in columns]
         shared.print_json({"out": out, "rows": rows, "columns": names, "unknown_levels": unknown, "seconds": seconds})
     elif out != STREAM:
-        click.echo(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
+        say(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
 
 
 def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:

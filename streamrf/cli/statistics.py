@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrf.cli import options as shared
+from streamrf.cli.display import say
 from streamrf.cli.recipe_options import make_recipe, recipe_options
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def show(found: dict[str, Any]) -> None:
 
     print_table([(name.replace("_", " "), _short(value)) for name, value in found.items() if value is not None])
     if not found.get("exact", True):
-        click.echo("float features: their sums are rounded, so the result is exact only up to rounding", err=True)
+        say("float features: their sums are rounded, so the result is exact only up to rounding", err=True)
 
 
 def _short(value: Any) -> str:

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, TypeVar, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 from streamrf.support.errors import DataError, InputError, MissingDependencyError, StorageError, StreamRFError
+from streamrf.support.redaction import holds_credentials, without_credentials
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -29,7 +30,6 @@ WAITS = (0.25, 1.0, 4.0)  # seconds before each further try
 _FINAL = (FileNotFoundError, PermissionError)  # trying again does not help
 _PACKAGES = {"s3": "'streamrf[s3]'", "s3a": "'streamrf[s3]'", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp"}
 _PACKAGES |= {"https": "aiohttp", "abfs": "adlfs", "az": "adlfs"}
-_SECRET_WORDS = ("sig", "token", "secret", "password", "credential", "key")
 # Exceptions of network libraries that are not OSErrors.
 _NETWORK = ("aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "requests")
 
@@ -75,11 +75,10 @@ def absolute(location: str) -> str:
 
 
 def _refuse_secrets(url: str) -> None:
-    parts = urlsplit(url)
-    query = (key.lower() for key, _ in parse_qsl(parts.query))
-    if parts.password or any(word in key for key in query for word in _SECRET_WORDS):
+    if holds_credentials(url):
+        scheme = url.partition("://")[0]
         raise InputError(
-            f"the {parts.scheme}:// address holds a credential, and addresses are written into checkpoints and models:"
+            f"the {scheme}:// address holds a credential, and addresses are written into checkpoints and models:"
             " give credentials through the environment (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
 
@@ -189,7 +188,7 @@ def _is_storage(error: Exception) -> bool:
 
 def first_line(error: BaseException) -> str:
     """Type and first line of an exception, short enough for one sentence."""
-    text = str(error).strip().splitlines()
+    text = without_credentials(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
 
 

@@ -30,7 +30,7 @@ from streamrf.data.writers.base import (
 )
 from streamrf.data.writers.files import FileWriter
 from streamrf.support.errors import InputError
-from streamrf.support.storage.backends import without_credentials
+from streamrf.support.redaction import without_credentials
 
 __all__ = [
     "UNKNOWN", "ArrayWriter", "ColumnTypes", "Columns", "FileWriter", "PartSpec", "PartWriter", "TableWriter",

@@ -48,6 +48,7 @@ _FORMAT = "streamrf-archive"
 _MAX_FILES = 1000
 # Lower case, so that no two names fall together where the file system does not tell A from a.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")  # also where a Path has made one slash of two
 _FILE_NAME = re.compile(rf"({_NAME.pattern})\.(json|safetensors)")
 
 
@@ -139,6 +140,8 @@ def check_target(path: AnyPath, overwrite: bool) -> None:
     ``overwrite`` replaces an archive and nothing else: a directory with other files in it is never touched.
     """
     target = Path(path)
+    if address := _ADDRESS.match(str(path)):
+        raise InputError(f"models and statistics are written to local disks only, not to a {address[1]}:// address.")
     with storage_errors(f"read {path}", path):
         check_place(target)
         if not os.path.lexists(target):

@@ -7,13 +7,13 @@ there whole or not at all: a rename does it on a disk, and a single upload in an
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from streamrf.support.errors import MissingDependencyError, StorageError, StreamRFError
+from streamrf.support.redaction import without_credentials
 from streamrf.support.storage.files import (
     AnyPath,
     atomic_write,
@@ -194,8 +194,3 @@ def remote_errors(action: str) -> Iterator[None]:
     except Exception as error:
         reason = without_credentials(str(error)) or type(error).__name__
         raise StorageError(f"Could not {action}: {reason.rstrip('.')}.") from error
-
-
-def without_credentials(text: str) -> str:
-    """The text without any ``user:password@`` of a URL."""
-    return re.sub(r"://[^/@\s]*@", "://", text)
