@@ -16,7 +16,7 @@ logging.getLogger("streamrf").addHandler(logging.NullHandler())
 
 _HOMES = {
     "streamrf.api": ("evaluate", "plan", "predict", "train"),
-    "streamrf.api.estimators": ("KernelClassifier", "KernelRegressor"),
+    "streamrf.api.estimators": ("KernelClassifier", "KernelRegressor", "load"),
     "streamrf.api.random_features": ("RandomFeatures",),
     "streamrf.data.source": ("Source",),
     "streamrf.data.open": ("open_source",),
@@ -32,7 +32,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 (by what they are for)
     "KernelClassifier", "KernelRegressor", "RandomFeatures",
-    "open_source", "plan", "train", "predict", "evaluate",
+    "open_source", "plan", "train", "predict", "evaluate", "load",
     "Model", "Recipe", "Settings", "Source", "Trained", "Reporter",
     "Statistics", "prepare", "accumulate", "update", "forget",
     "StreamRFError", "__version__",
@@ -40,7 +40,7 @@ __all__ = [  # noqa: RUF022 (by what they are for)
 
 if TYPE_CHECKING:
     from streamrf.api import evaluate, plan, predict, train
-    from streamrf.api.estimators import KernelClassifier, KernelRegressor
+    from streamrf.api.estimators import KernelClassifier, KernelRegressor, load
     from streamrf.api.random_features import RandomFeatures
     from streamrf.data.open import open_source
     from streamrf.data.source import Source

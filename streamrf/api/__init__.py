@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.columns import known_choice
+from streamrf.data.columns import Handling, known_choice
 from streamrf.data.open import open_source
 from streamrf.data.source import Source
 from streamrf.data.writers import open_shared_writer, open_writer
@@ -35,7 +35,7 @@ def plan(
     **options: Any,
 ) -> Plan:
     """Estimate the memory of training without reading a row. ``plan(...).check()`` fails if it does not fit."""
-    source = open_source(data, target=target, **options)
+    source = open_source(data, target=target, **{"columns": Handling(), **options})
     outputs = max(1, source.n_outputs)
     return plan_run(source, recipe or Recipe(), outputs=outputs, threads=threads or available_cores(), budget=memory)
 
@@ -49,8 +49,12 @@ def train(
     target: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Trained:
-    """Train on ``data``; ``options`` are those of ``open_source``. The result holds the model and its statistics."""
-    return training.train(open_source(data, target=target, **options), recipe, settings, reporter)
+    """Train on ``data``; ``options`` are those of ``open_source``. The result holds the model and its statistics.
+
+    Columns that are not numbers are coded, as on the command line; ``columns`` says how (a ``Handling``).
+    """
+    source = open_source(data, target=target, reporter=reporter, **{"columns": Handling(), **options})
+    return training.train(source, recipe, settings, reporter)
 
 
 def predict(

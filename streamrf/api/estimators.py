@@ -25,6 +25,7 @@ from streamrf.api.inputs import (
     stored_source,
     weighted,
 )
+from streamrf.data.frames import is_frame
 from streamrf.data.source import Source
 from streamrf.features.kernels import make_kernel
 from streamrf.features.targets import CLASSIFICATION, REGRESSION
@@ -46,6 +47,7 @@ class KernelMachine(BaseEstimator):
     _task: ClassVar[str]
     _model: Model | None  # None: to be solved from the statistics
     _statistics: Statistics | None  # None: the model has none
+    _by_name: bool = False  # whether columns of a data frame are found by name, in any order
 
     D: int | None
     kernel: str
@@ -76,7 +78,7 @@ class KernelMachine(BaseEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train on all rows: the pilot, the passes, then lambda and calibration on hold-out rows."""
         source = self._training_source(X, y, sample_weight, first=True)
-        trained = train(source, self._recipe(X), self._settings())
+        trained = train(source, self._recipe(X, y), self._settings())
         return self._adopt(trained.model, trained.state)
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
@@ -110,13 +112,13 @@ class KernelMachine(BaseEstimator):
         self._statistics = None if state is None else statistics_of(model, state)
         return self
 
-    def _recipe(self, X: Any = None) -> Recipe:
+    def _recipe(self, X: Any = None, y: Any = None) -> Recipe:
         """The recipe of these settings. Class weights are row weights already where the rows are in memory."""
         settings = {each.name: getattr(self, each.name) for each in SETTINGS}
         if isinstance(self.class_weight, dict):
             settings["class_weight"] = None
         recipe = Recipe(**settings | {"task": self._task, "length_scale": self._length_scale(), "seed": self._seed()})
-        return recipe if X is None or is_stored(X) else recipe.with_(class_weight=None)
+        return recipe if X is None or is_stored(X, y) else recipe.with_(class_weight=None)
 
     def _length_scale(self) -> float | None:
         if self.gamma is None:
@@ -139,7 +141,9 @@ class KernelMachine(BaseEstimator):
     # -- data
 
     def _training_source(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Source:
-        if is_stored(X):
+        if first:
+            self._by_name = is_stored(X, y)
+        if is_stored(X, y) or (self._by_name and is_frame(X)):
             if isinstance(self.class_weight, dict):
                 raise InputError("a dict as class_weight needs arrays in memory: stored data takes 'balanced'")
             source = stored_source(X, y, known=None if first else self._known())
@@ -176,7 +180,7 @@ class KernelMachine(BaseEstimator):
         return None if names is None else list(names)
 
     def _source(self, X: Any, y: Any = None, *, need_targets: bool = False) -> Source:
-        if is_stored(X):
+        if is_stored(X, y) or (self._by_name and is_frame(X)):
             return stored_source(X, y, known=self._known(), need_targets=need_targets)
         return array_source(checked_rows(self, X), None, self._column_names())
 
@@ -239,6 +243,7 @@ class KernelMachine(BaseEstimator):
         settings = {each.name: getattr(asked, each.name) for each in SETTINGS}
         estimator = cls(random_state=asked.seed, **settings)
         estimator.n_features_in_ = model.n_inputs
+        estimator._by_name = bool(model.feature_names)
         if model.feature_names:
             estimator.feature_names_in_ = np.array(model.feature_names, dtype=object)
         return estimator._adopt(model, state)
@@ -261,10 +266,10 @@ def statistics_of(model: Model, state: Any) -> Statistics:
 class KernelRegressor(RegressorMixin, KernelMachine):
     """Kernel ridge regression with random features, of one output or several.
 
-    ``X`` may be an array, a sparse matrix, a pandas or Arrow table, a dask array or table, a zarr array, or the path of
-    stored data (then ``y`` is the name of its target column, or None). Parameters and defaults are those of
-    `streamrf train`: a pilot on a sample of rows chooses what is ``auto`` or None. ``score`` is R², averaged over
-    outputs.
+    ``X`` may be an array, a sparse matrix, a pandas, polars, dask or Arrow table, a DuckDB relation, a dask or zarr
+    array, or the path of stored data. ``y`` is an array, or the name of the target column. Parameters and defaults are
+    those of `streamrf train`: a pilot on a sample of rows chooses what is ``auto`` or None. ``score`` is R², averaged
+    over outputs.
     """
 
     _task = REGRESSION
@@ -283,7 +288,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """R². For stored data ``y`` is the name of the target column, or None."""
-        if is_stored(X) and sample_weight is None:
+        if is_stored(X, y) and sample_weight is None:
             return float(self._metrics(X, y)["r2"])
         return float(super().score(X, y, sample_weight))
 
@@ -299,9 +304,9 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification into two classes or more with random features; labels are numbers or text.
 
-    ``X`` may be an array, a sparse matrix, a pandas or Arrow table, a dask array or table, a zarr array, or the path of
-    stored data (then ``y`` is the name of its target column, or None). Parameters and defaults are those of
-    `streamrf train`: a pilot on a sample of rows chooses what is ``auto`` or None.
+    ``X`` may be an array, a sparse matrix, a pandas, polars, dask or Arrow table, a DuckDB relation, a dask or zarr
+    array, or the path of stored data. ``y`` is an array, or the name of the target column. Parameters and defaults are
+    those of `streamrf train`: a pilot on a sample of rows chooses what is ``auto`` or None.
     """
 
     _task = CLASSIFICATION
@@ -337,7 +342,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy. For stored data ``y`` is the name of the target column, or None."""
-        if is_stored(X) and sample_weight is None:
+        if is_stored(X, y) and sample_weight is None:
             return float(self._metrics(X, y)["accuracy"])
         return float(super().score(X, y, sample_weight))
 
@@ -354,3 +359,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         return np.asarray(y.tolist()) if y.dtype.kind == "O" else y
+
+
+def load(path: str | Path, *, statistics: bool = True) -> KernelRegressor | KernelClassifier:
+    """An estimator from a model file: a regressor or a classifier, as the model is."""
+    kind = KernelClassifier if Model.load(path).coding.task == CLASSIFICATION else KernelRegressor
+    return kind.load(path, statistics=statistics)

@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from streamrf.data.columns import Handling, known_choice
+from streamrf.data.frames import frame_table, has_only_numbers, is_frame
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced, plain_array
 from streamrf.data.source import Source
@@ -22,6 +23,7 @@ from streamrf.data.wrappers import SourceWrapper, Weighted
 from streamrf.models.model import UntrainedModel
 from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError
+from streamrf.support.progress import Reporter
 from streamrf.support.settings import about
 
 # The settings of a recipe are parameters of the same name; the class is the task, and random_state the seed.
@@ -72,12 +74,24 @@ def _values(each: Field[Any]) -> str:
 # -- data
 
 
-def is_stored(X: Any) -> bool:
-    """Whether X is read in parts rather than checked as an array: a path, a source, a list of these, dask or zarr."""
+def is_stored(X: Any, y: Any = None) -> bool:
+    """Whether X is read in parts rather than checked as an array: a path, a source, a list of these, dask or zarr; or a
+    data frame with columns that are not numbers, or whose target is a column (``y`` is its name)."""
     if sparse.issparse(X):  # some of them are mappings too
         return False
     first = X[0] if isinstance(X, list | tuple) and len(X) else X
-    return isinstance(first, str | os.PathLike | Source) or isinstance(X, Mapping) or is_sliced(X)
+    is_place = isinstance(first, str | os.PathLike | Source) or isinstance(X, Mapping)
+    return is_place or is_table(X, y) or is_sliced(X)
+
+
+def is_table(X: Any, y: Any = None) -> bool:
+    """Whether X is a data frame whose columns are found by name and coded."""
+    return is_frame(X) and (is_name(y) or not has_only_numbers(X))
+
+
+def is_name(y: Any) -> bool:
+    """Whether y names a column, or several."""
+    return isinstance(y, str) or (isinstance(y, list | tuple) and len(y) > 0 and all(isinstance(n, str) for n in y))
 
 
 def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_targets: bool = True) -> Source:
@@ -85,11 +99,13 @@ def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_t
 
     Columns that are not numbers are coded as in the model ``known``, or else as learned from the data.
     """
-    if is_sliced(X):
+    if is_sliced(X) and not is_table(X, y):
         return _sliced_source(X, y, need_targets=need_targets)
-    if not (y is None or isinstance(y, str) or all(isinstance(name, str) for name in y)):
-        raise InputError("for stored data, y must be the name of the target column (parquet) or None (zarr, npy)")
     choice: dict[str, Any] = known_choice(known) if known else {"columns": Handling()}
+    if y is not None and not is_name(y):
+        if not is_frame(X):
+            raise InputError("for stored data, y must be the name of the target column (parquet) or None (zarr, npy)")
+        return _table_source(X, y, choice)
     if y is not None:
         choice["target"] = y
     source = open_source(X, need_targets=need_targets, **choice)
@@ -101,6 +117,20 @@ def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_t
             " open_source(path, y=NAME) as X, which names an array"
         )
     return source
+
+
+def _table_source(X: Any, y: Any, choice: dict[str, Any]) -> Source:
+    """A data frame in memory, with its targets beside it."""
+    table, _ = frame_table(X, Reporter())
+    if isinstance(table, str):
+        raise InputError("of a frame that is not in memory, the target must be a column: pass its name as y")
+    targets = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    if len(targets) != len(table.table):
+        raise InputError(
+            f"X has {len(table.table):,} rows and y {len(targets):,}: there must be one target for each row"
+        )
+    table.targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+    return open_source(table, **choice | {"need_targets": False, "target": []})
 
 
 def _sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:

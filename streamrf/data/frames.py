@@ -30,12 +30,12 @@ def is_frame(data: object) -> bool:
     if isinstance(data, np.ndarray | str):
         return False
     kind = library(data)
-    if kind in ("pandas", "polars", "dask", "dask_expr", "dask_cudf"):
-        return hasattr(data, "columns")  # a series has none
+    if kind in ("pandas", "polars", "dask", "dask_expr"):
+        return type(data).__name__ in ("DataFrame", "LazyFrame")  # and no series
     if kind == "duckdb":
         return hasattr(data, "columns") and hasattr(data, "types")
     if kind == "pyarrow":
-        return hasattr(data, "schema") and (hasattr(data, "to_batches") or hasattr(data, "read_next_batch"))
+        return hasattr(data, "schema") and any(hasattr(data, each) for each in ("to_batches", "columns", "read_all"))
     return hasattr(data, "__arrow_c_stream__")
 
 
@@ -93,8 +93,6 @@ def _stream(data: Any) -> pa.RecordBatchReader:
         return data
     if hasattr(data, "scanner"):  # a pyarrow dataset
         return data.scanner().to_reader()
-    if library(data) == "duckdb" and hasattr(data, "fetch_arrow_reader"):
-        return data.fetch_arrow_reader()
     return pa.RecordBatchReader.from_stream(data)
 
 

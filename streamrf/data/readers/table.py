@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from streamrf.data.readers.arrays import as_targets
 from streamrf.data.readers.base import BatchReader
 from streamrf.data.readers.columns import ColumnSource, RowGroup
 from streamrf.data.readers.parquet import BATCH_ROWS
-from streamrf.data.source import Span, Spec, even_spans
+from streamrf.data.source import Block, Span, Spec, even_spans
 from streamrf.support.errors import InputError
 
 GROUP_ROWS = 1 << 16
@@ -56,14 +57,15 @@ class TableSource(ColumnSource):
             self.n_outputs = 1 if self._given.ndim == 1 else self._given.shape[1]
             self.y_dtype = np.dtype("U") if self._given.dtype.kind in "OU" else self._given.dtype
 
-    def _load(
-        self, span: Span, features: list[str], targets: list[str], key: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        X, y = super()._load(span, features, targets, key)
+    def read(self, span: Span) -> Block:
+        block = super().read(span)
+        return block if self._given is None else replace(block, y=self._targets(span))
+
+    def _targets(self, span: Span) -> np.ndarray:
         if self._given is None:
-            return X, y
+            return super()._targets(span)
         assert self.y_dtype is not None
-        return X, as_targets(self._given[span.start : span.stop], self.y_dtype, "y")
+        return as_targets(self._given[span.start : span.stop], self.y_dtype, "y")
 
     def has_partial_reads(self) -> bool:
         return True
