@@ -267,6 +267,11 @@ def test_people_get_tables(shelf, tmp_path):
     trained = done("train", shelf / "train.zarr", *FAST, "--out", tmp_path / "m.model")
     assert "hold-out rmse" in trained.out
     assert "training: 2,000 of 2,000 rows" in trained.err
+    assert len(trained.out.splitlines()) <= 12
+    assert trained.out.splitlines()[-1].split() == [
+        "next", "streamrf", "predict", str(tmp_path / "m.model"), "NEW_DATA", "--out", "predictions.parquet",
+    ]  # fmt: skip
+    assert "baseline" in trained.out
     assert not done("evaluate", tmp_path / "m.model", shelf / "test.zarr", "--quiet").err
     confusion = done("evaluate", shelf / "cls.model", shelf / "labels.parquet", "--target", "size").out
     assert "rows: truth, columns: prediction" in confusion
@@ -765,7 +770,8 @@ def test_a_terminal_is_left_as_it_was(long_road, tmp_path):
     seen = read_to_end(ours)
     assert process.wait(timeout=60) == 130
     assert "rows/s" in seen
-    assert seen.rfind("\x1b[?25h") > seen.rfind("\x1b[?25l")  # the cursor was hidden and is shown again
+    assert "\x1b" not in seen  # no cursor that is hidden, no colour that stays
+    assert re.search(r"\r +\r[^\r]*streamrf: ", seen)  # nothing of the line is left before the last words
     last = [
         line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen).replace("\r", "\n").splitlines() if line.strip()
     ]

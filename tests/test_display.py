@@ -15,7 +15,6 @@ from commands import FAST, PROJECT, done
 from tables import labelled, smooth, write_zarr
 
 from streamrf import Recipe
-from streamrf.cli import display
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.data.split import Split, chosen_rows
@@ -24,8 +23,10 @@ from streamrf.solvers import passes as progress_error
 from streamrf.solvers.passes import ProgressError, first_rows
 from streamrf.statistics.gram import Gram
 from streamrf.statistics.holdout import Holdout, SampleState
+from streamrf.support import live
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE
+from streamrf.training.pilot.choice import Trial
 from streamrf.training.run import train
 from streamrf.training.update.changes import accumulate, prepare
 
@@ -117,13 +118,13 @@ def test_a_run_shows_its_error_so_far(monkeypatch):
 
 
 def test_sparklines():
-    assert display.sparkline([0, 1, 2, 4]) == "▁▃▅█"
-    assert display.sparkline([]) == display.sparkline([0, 0]) == ""
+    assert live.sparkline([0, 1, 2, 4]) == "▁▃▅█"
+    assert live.sparkline([]) == live.sparkline([0, 0]) == ""
 
 
 def test_plain_lines_name_the_error_so_far(capsys, monkeypatch):
-    monkeypatch.setattr(display, "PLAIN_EVERY", 0.0)
-    reporter = display.PlainReporter()
+    monkeypatch.setattr(live, "PLAIN_EVERY", 0.0)
+    reporter = live.PlainReporter()
     reporter.started("training", 1000, 0)
     reporter.advanced(400, None)
     reporter.progress_error(0.12345, "RMSE")
@@ -132,6 +133,76 @@ def test_plain_lines_name_the_error_so_far(capsys, monkeypatch):
     assert "400 of 1,000 rows" in first
     assert "hold-out" not in first
     assert second.endswith("saved 3.0 s ago, hold-out RMSE 0.1235 so far")
+
+
+class Page(io.StringIO):
+    """What stands there in the end: a carriage return goes back to the start of the line, and nothing wraps."""
+
+    def lines(self):
+        return [self._left(line) for line in self.getvalue().split("\n")]
+
+    @staticmethod
+    def _left(line):
+        shown = ""
+        for state in line.split("\r"):
+            shown = state + shown[len(state) :]
+        return shown.rstrip()
+
+
+def test_the_line_is_written_over_and_leaves_nothing(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(live, "DRAW_EVERY", 0.0)
+    page = Page()
+    reporter = live.LineReporter(stream=page)
+    reporter.working("pilot", 0.25)
+    assert page.lines()[-1].startswith("pilot ━━━━━╌")
+    assert " left" in page.lines()[-1]
+    reporter.note("something was found")
+    reporter.working("pilot", 1.0)
+    reporter.started("training", 1000, 0)
+    reporter.advanced(500, None)
+    assert page.lines()[-1].startswith("training ━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌  50 % 500 of 1,000 rows")
+    assert max(len(state) for line in page.getvalue().split("\n") for state in line.split("\r")) < 60
+    reporter.finished()
+    assert page.lines() == ["something was found", ""]
+
+
+def trial(**settings):
+    return Trial("standard", "gaussian", 2.0, 64, "8", 500, error=0.25, **settings)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_trials_are_shown_to_those_who_ask(capsys, verbose):
+    reporter = live.PlainReporter(verbose=verbose)
+    for share in (0.5, 1.0):
+        reporter.tried(trial())
+        reporter.working("pilot", share)
+    said = capsys.readouterr().err.splitlines()
+    assert sum("length scale" in line for line in said) == 2 * verbose
+    assert said[-1].startswith("pilot: 2 trials in ")
+
+
+class Shares(Reporter):
+    """Checks that a stage only goes forward, and ends."""
+
+    def __init__(self):
+        self.stages = {}
+
+    def working(self, what, share):
+        self.stages.setdefault(what, []).append(share)
+
+
+def test_the_pilot_says_how_far_it_is():
+    shown = Shares()
+    train(ArraySource(*smooth(400)), Recipe(map="any", D=32, grids=4), reporter=shown)
+    for stage in ("pilot", "pilot of random binning"):
+        shares = shown.stages[stage]
+        assert shares == sorted(shares)
+        assert len(shares) > 3
+        assert 0 < shares[0] < 0.5
+        assert shares[-1] == 1.0
+        assert shares[-2] < 1.0
+    assert shown.stages["solving"][-1] == 1.0
 
 
 @pytest.mark.parametrize("terminal", ["xterm-256color", "dumb"])
@@ -151,7 +222,8 @@ def test_a_terminal_gets_a_bar_and_a_dumb_one_lines(tmp_path, terminal):
     assert process.wait() == 0
     os.close(main)
     text = said.getvalue().decode()
-    assert "training: 60,000 of 60,000 rows" in text
+    assert ("training: 60,000 of 60,000 rows" in text) == (terminal == "dumb")
+    assert ("\rtraining ━" in text) == (terminal != "dumb")
     assert ("━" in text) == (terminal != "dumb")
     assert not re.search(r"\x1b\[[0-9;]*3[1-7]m", text)  # NO_COLOR is heeded
 
@@ -159,11 +231,11 @@ def test_a_terminal_gets_a_bar_and_a_dumb_one_lines(tmp_path, terminal):
 def test_speeds_are_of_the_last_intervals(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    speeds = display.Speeds(0)
+    speeds = live.Speeds(0)
     for step in range(1, 101):
         now[0] = step * 0.25
         speeds.advance(step * 100)
-    assert list(speeds.values) == [400.0] * display.SPARK_COUNT
+    assert list(speeds.values) == [400.0] * live.SPARK_COUNT
 
 
 # -- the logger

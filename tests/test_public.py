@@ -12,7 +12,7 @@ from tables import labelled, smooth, write_zarr
 import streamrf
 from streamrf.support import errors
 
-HEAVY = ("dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "rich", "scipy", "sklearn", "zarr", "matplotlib")
+HEAVY = ("dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "zarr", "matplotlib")
 QUICK = streamrf.Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e-4)
 
 

@@ -25,7 +25,7 @@ from streamrf.cli.display import say
 DEFAULT = Path("streamrf.toml")
 NONE = "none"
 OURS = ("config", "save_config")
-PASSING = ("as_json", "quiet", "overwrite", "resume")  # about one run, not about its result
+PASSING = ("as_json", "quiet", "verbose", "overwrite", "resume")  # about one run, not about its result
 SETTLED = "streamrf.settled"  # where a command leaves the settings that it chose
 
 

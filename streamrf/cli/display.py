@@ -1,35 +1,35 @@
-"""A progress bar in a terminal, plain lines elsewhere, and tables. Progress goes to stderr."""
+"""Which reporter a command has, and its tables. Progress goes to stderr."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-import time
-from collections import deque
 from typing import Any
 
 import click
 
-from streamrf.support import memory
+from streamrf.support.live import LineReporter, PlainReporter
 from streamrf.support.progress import Reporter
 from streamrf.support.redaction import without_credentials
 from streamrf.support.settings import with_flags
-from streamrf.support.units import format_bytes, format_count, format_seconds
+from streamrf.support.units import format_count
 
-PLAIN_EVERY = 10.0  # seconds between plain lines
 # Control characters, and those that turn the direction of writing.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-SPARKS = "▁▂▃▄▅▆▇█"
 MOST_CLASSES = 10  # that a table in a terminal has lines for
-SPARK_COUNT, SPARK_EVERY = 20, 0.5  # bars, and seconds of each
 
 
-def make_reporter(*, quiet: bool) -> Reporter:
+def make_reporter(*, quiet: bool, verbose: bool = False) -> Reporter:
+    """Plain lines without a terminal; in one, an updating line, which is gone when the command ends."""
     if quiet:
         return Reporter()
-    plain = not sys.stderr.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown")
-    return PlainReporter() if plain else TerminalReporter()
+    if not sys.stderr.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown"):
+        return PlainReporter(verbose=verbose, words=_for_people)
+    reporter = LineReporter(verbose=verbose, words=_for_people)
+    if context := click.get_current_context(silent=True):
+        context.call_on_close(reporter.clear)
+    return reporter
 
 
 def printable(text: str, *, lines: bool = True) -> str:
@@ -48,126 +48,16 @@ def say(text: str = "", *, err: bool = False, lines: bool = True) -> None:
     click.echo(printable(text, lines=lines), err=err)
 
 
+def _for_people(text: str) -> str:
+    return printable(in_flags(text))
+
+
 def in_flags(text: str, command: click.Command | None = None) -> str:
     """A text with its settings as flags of a command: the one that runs, unless another is named."""
     context = click.get_current_context(silent=True)
     command = command or (context.command if context else None)
     options = [each for each in command.params if isinstance(each, click.Option)] if command else []
     return with_flags(text, {each.name or "": each.opts[0] for each in options})
-
-
-class PlainReporter(Reporter):
-    """One line at a time, for logs."""
-
-    wants_progress_error = True
-
-    def note(self, text: str) -> None:
-        self._say(in_flags(text))
-
-    def planned(self, plan: Any) -> None:
-        self._say(
-            f"plan: {plan.solver}, {plan.passes} pass{'es' if plan.passes > 1 else ''} over the data, projected memory"
-            f" {format_bytes(plan.projected)} of a budget of {format_bytes(plan.budget)}"
-        )
-
-    def tried(self, trial: Any) -> None:
-        miss = "" if trial.misses is None else f", {100 * trial.misses:.2f} % wrong"
-        size = f"grids {trial.grids:3d}       " if hasattr(trial, "grids") else f"D {trial.D:5d}  {trial.bits:8s}"
-        self._say(
-            f"pilot: {trial.scaling:9s} {trial.kernel:9s} length scale {trial.length_scale:8.4g}  {size}"
-            f" {trial.rows:6d} rows: error {trial.error:.4f}{miss} ({trial.seconds:.2f} s)"
-        )
-
-    def settled(self, chosen: dict[str, Any]) -> None:
-        self._say("settings: " + ", ".join(f"{k} {_short(v)}" for k, v in chosen.items() if v is not None))
-
-    def started(self, what: str, rows: int, done: int) -> None:
-        self._what, self._rows, self._first = what, rows, done
-        self._begun = self._said = time.monotonic()
-        self._done = done
-        self._error_so_far = ""
-
-    def progress_error(self, error: float, what: str) -> None:
-        self._error_so_far = f", hold-out {what} {error:.4g} so far"
-
-    def finished(self) -> None:
-        """The last line is printed already."""
-
-    def advanced(self, done: int, checkpoint_age: float | None) -> None:
-        complete, self._done = done == self._rows != self._done, done
-        if time.monotonic() - self._said >= PLAIN_EVERY or complete:
-            self._said = time.monotonic()
-            self._say(self._line(done, checkpoint_age))
-
-    def _line(self, done: int, checkpoint_age: float | None) -> str:
-        seconds = max(time.monotonic() - self._begun, 1e-9)
-        rate = (done - self._first) / seconds
-        left = format_seconds((self._rows - done) / rate) if rate else "?"
-        saved = "" if checkpoint_age is None else f", saved {format_seconds(checkpoint_age)} ago"
-        return (
-            f"{self._what}: {format_count(done)} of {format_count(self._rows)} rows, {rate:,.0f} rows/s, {left} left,"
-            f" {format_bytes(memory.resident())}{saved}{self._error_so_far}"
-        )
-
-    def _say(self, text: str) -> None:
-        say(text, err=True)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def sparkline(values: Any) -> str:
-    """A bar for each value, from zero to the largest."""
-    top = max(values, default=0)
-    return "".join(SPARKS[round(value / top * (len(SPARKS) - 1))] for value in values) if top > 0 else ""
-
-
-class Speeds:
-    """Rows a second in the last intervals, for a sparkline."""
-
-    def __init__(self, done: int) -> None:
-        self._at, self._rows = time.monotonic(), done
-        self.values: deque[float] = deque(maxlen=SPARK_COUNT)
-
-    def advance(self, done: int) -> None:
-        now = time.monotonic()
-        if now - self._at >= SPARK_EVERY:
-            self.values.append((done - self._rows) / (now - self._at))
-            self._at, self._rows = now, done
-
-
-class TerminalReporter(PlainReporter):
-    """A live progress bar with a sparkline of the speed; notes scroll by above it."""
-
-    def started(self, what: str, rows: int, done: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        super().started(what, rows, done)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>4.0f} % {task.fields[text]}"),
-        )
-        console = Console(stderr=True)
-        self._speeds, self._sparks = Speeds(done), not console.legacy_windows and "utf" in console.encoding.lower()
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._progress.start()
-        click.get_current_context().call_on_close(self._progress.stop)  # after an error too: the cursor must come back
-        self._task = self._progress.add_task(what, total=rows, completed=done, text="")
-
-    def advanced(self, done: int, checkpoint_age: float | None) -> None:
-        self._last = self._line(done, checkpoint_age)
-        self._speeds.advance(done)
-        bars = f" {sparkline(self._speeds.values)}" if self._sparks and len(self._speeds.values) > 1 else ""
-        text = self._last.split(": ", 1)[1].replace(" rows/s", f" rows/s{bars}", 1)
-        self._progress.update(self._task, completed=done, text=text)
-
-    def finished(self) -> None:
-        self._progress.stop()
-        if hasattr(self, "_last"):
-            self._say(self._last)
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:

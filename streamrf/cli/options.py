@@ -101,9 +101,10 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else."
 )
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+verbose_option = click.option("--verbose", "-v", is_flag=True, help="Show every trial and every detail of the run.")
 threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads to use; all cores by default.")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing output.")
-run_options = stack(threads_option, json_option, quiet_option)
+run_options = stack(threads_option, json_option, quiet_option, verbose_option)
 
 checkpoint_options = stack(
     click.option("--checkpoint", metavar="DIR", help="Where to write checkpoints; OUT.checkpoint by default."),
@@ -239,7 +240,8 @@ def flag(name: str) -> str:
 def reporter_for(options: Options) -> Reporter:
     from streamrf.cli.display import make_reporter
 
-    return make_reporter(quiet=bool(options.get("quiet") or options.get("as_json")))
+    quiet = bool(options.get("quiet") or options.get("as_json"))
+    return make_reporter(quiet=quiet, verbose=bool(options.get("verbose")))
 
 
 def make_settings(options: Options, out: Path | None = None) -> Settings:

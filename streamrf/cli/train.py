@@ -73,7 +73,9 @@ def train_command(data: tuple[str, ...], **options: Any) -> None:
     if options["as_json"]:
         shared.print_json(report)
     else:
-        show(report)
+        from streamrf.cli.summary import show
+
+        show(report, verbose=options["verbose"])
 
 
 def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
@@ -120,59 +122,6 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
         "binning": metadata.get("binning"), "learning": metadata.get("learning"), "dropped": metadata["dropped"],
         "statistics_digest": metadata["statistics_digest"],
     }  # fmt: skip
-
-
-def _cross_validation(found: dict[str, Any] | None) -> list[tuple[str, str]]:
-    if not found:
-        return []
-    error = f"{found['mean_squared_error']:.5g} ± {found['spread']:.2g} over {found['folds']} folds"
-    gcv = f", GCV {found['gcv']:.5g}" if found["gcv"] is not None else ""
-    return [("squared error", error + gcv)]
-
-
-def _fourier(report: dict[str, Any]) -> list[tuple[str, str]]:
-    chosen = report["chosen"]
-    return [
-        ("features", f"{report['D']} ({chosen['map']}, {report['bits']} bits)"),
-        ("kernel", f"{chosen['kernel']}, length scale {chosen['length_scale']:.4g} on {chosen['scaling']} inputs"),
-    ]
-
-
-def _binning(found: dict[str, Any], chosen: dict[str, Any]) -> list[tuple[str, str]]:
-    """Grids, how full their bins are, and the steps of the solver."""
-    widths = f"{min(found['length_scales']):.3g} to {max(found['length_scales']):.3g}"
-    place = {"memory": "in memory", "disk": "on disk"}.get(found["cache"], "nowhere")
-    return [
-        ("map", f"random binning, {found['grids']} grids of {found['slots']:,} hashed bins"),
-        ("kernel", f"{chosen['kernel']}, length scales {widths} on {chosen['scaling']} inputs"),
-        ("cells", f"{found['bins']:,.0f} in a grid, {found['colliding']:.1%} of them share a bin,"
-                  f" {found['empty']:.0%} of bins are empty"),
-        ("steps", f"{found['steps']} of conjugate gradients, bin indices cached {place}"),
-    ]  # fmt: skip
-
-
-def show(report: dict[str, Any]) -> None:
-    from streamrf.cli.display import print_table
-    from streamrf.support.units import format_bytes, format_count, format_seconds
-    from streamrf.training.pilot.choice import learning_rows
-
-    chosen, seconds, memory = report["chosen"], report["seconds"], report["memory"]
-    rows = [
-        ("model", report["model"]),
-        ("rows", format_count(report["rows"])),
-        *(_binning(report["binning"], chosen) if report["binning"] else _fourier(report)),
-        ("lambda", f"{chosen['ridge']:.3g}"),
-        *((f"hold-out {name.replace('_', ' ')}", f"{value:.5g}") for name, value in (report["holdout"] or {}).items()
-          if isinstance(value, float)),
-        *_cross_validation(report["cross_validation"]),
-        *learning_rows(report["learning"]),
-        ("time", ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())),
-        ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
-                   f" budget {format_bytes(memory['budget'])}"),
-        ("statistics", report["statistics_digest"][:16]),
-        *([("report", report["report"])] if report.get("report") else []),  # a strict forget draws none
-    ]  # fmt: skip
-    print_table(rows)
 
 
 # -- plan

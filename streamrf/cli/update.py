@@ -72,7 +72,7 @@ def forget_command(model: str, shards: tuple[str, ...], **options: Any) -> None:
       streamrf forget months.model january.zarr --rows 100:200
       streamrf forget months.model january.zarr --strict --data february.zarr --data march.zarr
     """
-    from streamrf.cli.train import show as show_training
+    from streamrf.cli.summary import show as show_training
 
     strict = options["strict"]
     _check_forget(shards, options)

@@ -48,7 +48,11 @@ class Run:
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         start = monotonic()
+        if stage == "solve":
+            self.reporter.working("solving", None)
         yield
+        if stage == "solve":
+            self.reporter.working("solving", 1.0)
         self.seconds[stage] = self.seconds.get(stage, 0.0) + monotonic() - start
 
 

@@ -151,7 +151,7 @@ class Binning(Solver):
         weights = self._weights(opening.sums, found.best)
         calibration = calibrate(self.pipeline, [(weights, choosing)], self.threads, threshold=self.recipe.threshold)
         metrics = judge(self.pipeline, [(weights, judges)], calibration, self.threads) if judges is not None else None
-        self.reporter.note(f"step {found.step} of {found.steps} is the best on the rows held out, which now join")
+        self.reporter.detail(f"step {found.step} of {found.steps} is the best on the rows held out, which now join")
         weights, joined = self._join(opening, found, kept if stage == JOIN else None)
         return self._fitted(weights, joined, calibration, metrics, found.steps + JOIN_STEPS, found.step)
 
@@ -388,5 +388,5 @@ class Unseen:
     def error(self, occupied: OccupiedBuckets, V: np.ndarray) -> float:
         predicted = scores(self.indices, occupied.expand(V, np.float32), self.threads).T
         error = float((((predicted - self.deviations) ** 2).sum(axis=0) * self.weights).sum() / self.total)
-        self.reporter.note(f"hold-out squared error {error:.5f} of the variance")
+        self.reporter.detail(f"hold-out squared error {error:.5f} of the variance")
         return error

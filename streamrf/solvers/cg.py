@@ -91,7 +91,7 @@ class CG(IterativeSolver):
             self._tried.append(LambdaTrial(ridge, float(score.mean()), steps))
             self._scores.append(score.tolist())
             judged = f", hold-out squared error {score.mean():.4g}" if self.holdout is not None else ""
-            self.reporter.note(f"lambda {ridge:.3g}: {steps} steps{judged}")
+            self.reporter.detail(f"lambda {ridge:.3g}: {steps} steps{judged}")
 
     def _begun(self, before: ConjugateGradients | None, ridges: list[float], factor: Factor) -> ConjugateGradients:
         """One preconditioner for all of them, made for the middle one."""

@@ -192,7 +192,8 @@ class Cholesky(Solver):
         """The best lambda of a path; one that was asked for is only judged."""
         ridges = path.choose(self.first_ridge, fixed=self.ridge_given)
         named = ", ".join(f"{ridge:.3g}" for ridge in np.unique(ridges))
-        self.reporter.note(f"lambda {named} ({len(path.tried)} tried){path.at_an_end()}")
+        say = self.reporter.note if path.at_an_end() else self.reporter.detail
+        say(f"lambda {named} ({len(path.tried)} tried){path.at_an_end()}")
         return ridges
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:

@@ -280,7 +280,7 @@ class Newton(IterativeSolver):
             score = min(self._recent) if self._recent else 0.0
             self._tried.append(LambdaTrial(ridge, score, self._passes))
             judged = f", hold-out loss {score:.5g}" if self._recent else ""
-            self.reporter.note(f"lambda {ridge:.3g}: {self._passes} passes{judged}")
+            self.reporter.detail(f"lambda {ridge:.3g}: {self._passes} passes{judged}")
             self._passes, self._corner, self._recent, self._since = 0, len(self._losses) - 1, [], 0
 
     def _descend(self, point: np.ndarray, ridge: float) -> np.ndarray:

@@ -174,7 +174,7 @@ class SGD(IterativeSolver):
         if score < min(self._scores, default=np.inf):
             self._best = self._point[1].copy()
         self._scores.append(score)
-        self.reporter.note(f"epoch {self._epoch}: hold-out loss {score:.5g}")
+        self.reporter.detail(f"epoch {self._epoch}: hold-out loss {score:.5g}")
 
     def _score(self, point: np.ndarray) -> float:
         rows = self.holdout if self.holdout is not None else self.sample

@@ -40,11 +40,18 @@ class Reporter:
         """One sentence about what was found or done."""
         log.info("%s", text)
 
+    def detail(self, text: str) -> None:
+        """A sentence for those who want to know how a choice was made."""
+        log.info("%s", text)
+
     def planned(self, plan: PlanSummary) -> None:
         log.info("plan: %s, %d bytes projected of a budget of %d", plan.solver, plan.projected, plan.budget)
 
     def tried(self, trial: object) -> None:
         log.debug("pilot: %s", trial)
+
+    def working(self, what: str, share: float | None) -> None:
+        """A stage that is no pass has done this share of its work; 1 ends it, None where nothing can be counted."""
 
     def started(self, what: str, rows: int, done: int) -> None:
         """A pass over ``rows`` rows begins; ``done`` of them are done already."""

@@ -201,7 +201,7 @@ class Preparation:
         if map.report:
             told = {**map.report, "seconds": time.monotonic() - start}
             self.metadata["learning"] = {**self.metadata.get("learning", {}), "map": told}
-            self.reporter.note(f"learned {recipe.map} frequencies: {map_sentence(told)}")
+            self.reporter.detail(f"learned {recipe.map} frequencies: {map_sentence(told)}")
         return map
 
 

@@ -22,12 +22,21 @@ from streamrf.solvers.lambda_path import wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import BinningTrial, Choice, Trial, trial_grids
-from streamrf.training.pilot.fourier import DEFAULTS, VALIDATION, PilotRun
-from streamrf.training.pilot.widths import RIDGE, Rows, WidthSearch, WidthTrial, choose_widths, few_outputs
+from streamrf.training.pilot.fourier import DEFAULTS, MOST_SHOWN, VALIDATION, PilotRun
+from streamrf.training.pilot.widths import (
+    RIDGE,
+    Rows,
+    WidthSearch,
+    WidthTrial,
+    choose_widths,
+    few_outputs,
+    usual_trials,
+)
 
 KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise
 SCALINGS = ("standard", "quantile")
 OCCUPANCY_ROWS = 20_000
+STAGE = "pilot of random binning"
 
 
 class BinningPilot:
@@ -47,13 +56,16 @@ class BinningPilot:
         self.unit = np.where(spread > 0, spread, 1.0)  # outputs count alike, whatever their units
         self.targets = values / self.unit
         self.trials: list[BinningTrial] = []
+        self.done = self.expected = 0  # trials of the search for widths
 
     def choose(self) -> Choice:
         """Everything chosen by trials."""
         if self.recipe.length_scale is not None:
             return self._choice(*self._at_one_width(self.recipe.length_scale))
         searches = {name: self._search(name, few_outputs(self.targets)) for name in self._scalings()}
-        choice = choose_widths(searches)
+        self.expected = usual_trials(searches)
+        choice, self.expected = choose_widths(searches), 0
+        self.reporter.working(STAGE, 1.0)
         for name, trial in choice.trials:
             self._note(name, trial, next(iter(searches.values())).grids)
         return self._choice(choice.scaling, choice.length_scales(self.rows), choice.exponent)
@@ -101,8 +113,15 @@ class BinningPilot:
         options: dict[str, Any] = {} if grids is None else {"grids": grids}
         return WidthSearch(
             Rows(X[fit], targets[fit]), Rows(X[judge], targets[judge]), self.threads,
-            law=width_law(self.recipe.kernel), ridge=self._ridge, seed=self.recipe.seed, **options,
+            law=width_law(self.recipe.kernel), ridge=self._ridge, seed=self.recipe.seed,
+            watch=self._watch, **options,
         )  # fmt: skip
+
+    def _watch(self) -> None:
+        """Show how far the search is."""
+        self.done += 1
+        if self.expected:
+            self.reporter.working(STAGE, min(self.done / self.expected, MOST_SHOWN))
 
     def _note(self, scaling: str, trial: WidthTrial, grids: int, scale: np.ndarray | None = None) -> BinningTrial:
         """A trial for the table."""
@@ -138,7 +157,7 @@ def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -
         f" random binning: {there.error:.4f} in {there.seconds:.2f} s with {there.grids} grids"
     )
     better = there.error < here.error
-    reporter.note(f"{verdict}: {'random binning' if better else 'Fourier features'} it is")
+    reporter.detail(f"{verdict}: {'random binning' if better else 'Fourier features'} it is")
     trials = (*fourier.trials, *binning.trials)
     return replace(binned if better else smooth, trials=trials, notes={"compared": verdict})
 

@@ -52,6 +52,8 @@ TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a
 VALIDATION = 0.25
 MAP_COST, FACTOR_COST = 4.0, 2.0  # of a product in a projection or a factorisation, next to one in a Gram matrix
 FINALISTS = 3
+WIDTHS = 4  # that a search usually tries
+MOST_SHOWN = 0.98  # of the bar, while trials go on
 MEDIAN_ROWS = 2000  # of the sample, for the median heuristic
 # What trials are made with. Classes are noisy targets: eight bits hold what can be learnt of them, and a penalty below
 # LEAST_RIDGE would only pick wide kernels that lean on digits far behind the point, and lose at the D of the real run.
@@ -80,7 +82,7 @@ class PilotRun:
         self.sample, self.rows = sample, max(rows, len(sample))  # of the whole table
         seconds = budget_seconds(self.rows, recipe.D) if budget is None else budget
         self.budget = self.limit = seconds * PRODUCTS_A_SECOND
-        self.spent = 0.0  # products
+        self.spent = self.expected = 0.0  # products: so far, and of a usual search
         self.trials: list[Trial] = []
         self.factors: dict[str, np.ndarray] = {}  # of metrics, by the name that a trial has them by
         self.any_ridge = False  # even if one was given: a metric is to be the same whether it was or not
@@ -91,6 +93,7 @@ class PilotRun:
         rows = len(self.sample)
         small = min(self.recipe.D, SMALL_D), min(rows, SMALL_ROWS)
         large = min(self.recipe.D, PILOT_D), min(rows, LARGE_ROWS)
+        self._foresee(small, large)
         finalists = sorted((self.search(pair, *small) for pair in self.pairings()), key=lambda t: t.error)[:FINALISTS]
         if large != small:
             finalists = [self.refine(trial, *large) for trial in finalists]
@@ -103,6 +106,7 @@ class PilotRun:
             best, isotropic = self.with_metric(best)
         bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
+        self.reporter.working("pilot", 1.0)
         recipe = replace(
             self.recipe,
             scaling=best.scaling,
@@ -114,6 +118,18 @@ class PilotRun:
             form=self.recipe.settled_form,
         )
         return self._choice(recipe, best, isotropic)
+
+    def _foresee(self, small: tuple[int, int], large: tuple[int, int]) -> None:
+        """Count the products of a usual search, for those who wait: a few widths at each size, then precisions."""
+        kind = "standard" if self.recipe.scaling == AUTO else self.recipe.scaling
+        first, whole = Trial(kind, KERNELS[0], 1.0, *(0, ""), 0), (large[0], len(self.sample))
+        widths = 1 if self.recipe.length_scale is not None else WIDTHS
+        stages = {small: widths * len(list(self.pairings()))}
+        stages[large] = stages.get(large, 0) + (FINALISTS * widths if large != small else 0)
+        stages[whole] = (
+            stages.get(whole, 0) + (widths if whole != large else 0) + (2 if self.recipe.bits == AUTO else 0)
+        )
+        self.expected = sum(n * self._cost(replace(first, D=D, rows=rows)) for (D, rows), n in stages.items())
 
     def choose_metric(self) -> Choice:
         """Return a fully resolved recipe unchanged, with a metric for it."""
@@ -145,7 +161,7 @@ class PilotRun:
         self.learning = stage.told
         errors = self.learning["holdout_error"]
         what = f"{self.learning['form']}, error {errors['before']:.4f} -> {errors['after']:.4f}"
-        self.reporter.note(f"metric: {what} on unseen rows")
+        self.reporter.detail(f"metric: {what} on unseen rows")
         return stretched, plain
 
     def pairings(self) -> Iterator[tuple[str, str]]:
@@ -229,7 +245,7 @@ class PilotRun:
         widths = [(best.D // fewer, self._lowest(self._smaller(best, fewer))) for fewer in SMALLER]
         fall, (_, width) = power(widths), widths[0]
         found = width * (D / best.D) ** fall
-        self.reporter.note(
+        self.reporter.detail(
             f"width: {width:.4g} at D = {best.D:,}, taken to fall with D to the power {fall:.2f}: {found:.4g} at"
             f" D = {self.recipe.D:,}"
         )
@@ -275,6 +291,8 @@ class PilotRun:
         self.spent += self._cost(trial)
         self.trials.append(done)
         self.reporter.tried(done)
+        if self.expected:
+            self.reporter.working("pilot", min(self.spent / self.expected, MOST_SHOWN))
         return Measured(done, map, next(weights for weights in path if weights.ridge == done.ridge))
 
     def cut(self, trial: Trial) -> int:

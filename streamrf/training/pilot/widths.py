@@ -8,7 +8,7 @@ rows it has not seen say that it is no better. More rows bear narrower bins; how
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -94,7 +94,9 @@ class WidthSearch:
         grids: int = PILOT_GRIDS,
         ridge: float = RIDGE,
         seed: int = 0,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
+        self.watch = watch  # called after each trial
         if len(train.X) == 0 or len(held_out.X) == 0:
             raise DataError(f"the pilot needs rows to fit and to judge, and has {len(train.X)} and {len(held_out.X)}")
         self.train, self.held_out, self.threads = train, held_out, threads
@@ -112,7 +114,13 @@ class WidthSearch:
         """The same search with an eighth of the rows to fit."""
         rows = max(1, len(self.train.X) // FEWER)
         fewer = Rows(self.train.X[:rows], self.train.Y[:rows])
-        options: dict[str, Any] = {"law": self.law, "grids": self.grids, "ridge": self.ridge, "seed": self.seed}
+        options: dict[str, Any] = {
+            "law": self.law,
+            "grids": self.grids,
+            "ridge": self.ridge,
+            "seed": self.seed,
+            "watch": self.watch,
+        }
         return WidthSearch(fewer, self.held_out, self.threads, **options)
 
     # -- one fit
@@ -136,6 +144,7 @@ class WidthSearch:
         table = normal.occupied.expand(best, np.float32)
         bins = best.shape[1] / self.grids
         error = self._error(predicted)
+        self.watch()
         predictions, seconds = predicted + self.centre, time.monotonic() - begun
         return WidthTrial(length_scales, error, cg.state.best_iteration, bins, predictions, map, table, seconds)
 
@@ -250,6 +259,12 @@ def choose_widths(searches: Mapping[str, WidthSearch], rounds: int | None = None
     search = searches[leader]
     factor, exponent = _growth(search, best.length_scales)
     return WidthChoice(leader, best, len(search.train.X), factor, exponent, tuple(trials))
+
+
+def usual_trials(searches: Mapping[str, WidthSearch]) -> int:
+    """How many trials ``choose_widths`` makes, about."""
+    rounds = max(search.affordable_rounds() for search in searches.values())
+    return len(searches) * (3 + 2 * min(HEAT, rounds)) + 2 * max(0, rounds - HEAT) + 3 + 5
 
 
 def _growth(search: WidthSearch, length_scales: np.ndarray) -> tuple[float, float]:
