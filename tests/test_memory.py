@@ -64,6 +64,16 @@ def big_parquet(path, rows, columns):
     return path
 
 
+def coded_parquet(path, rows, levels):
+    """Two categories, which become as many columns each as they have levels."""
+    rng = np.random.default_rng(0)
+    names = np.array([f"level {i}" for i in range(levels)])
+    codes = rng.integers(0, levels, (2, rows))
+    table = {"a": names[codes[0]], "b": names[codes[1]], "y": np.sin(codes[0] / 100.0)}
+    pq.write_table(pa.table(table), path, row_group_size=rows)
+    return path
+
+
 SHAPES = {
     "narrow rows, few features": (lambda p: big_zarr(p / "t.zarr", 100_000, 8, 10_000), "--D", "50", "--bits", "8"),
     "narrow rows, many features": (lambda p: big_zarr(p / "t.zarr", 6_000, 8, 2_000), "--D", "1200", "--bits", "12"),
@@ -82,6 +92,14 @@ def test_measured_is_within_projected_is_within_budget(tmp_path, shape):
     said, peak = measured("train", make(tmp_path), *options, *FIXED, "--memory", "1GB", "--out", tmp_path / "m.model")
     report = said["memory"]
     assert report["peak"] <= peak <= report["projected"] <= report["budget"] == 10**9
+
+
+def test_a_block_is_as_large_as_what_its_rows_become(tmp_path):
+    """80,000 rows of two texts in one row group are a few megabytes, and 830 MB once each level is a column."""
+    data, out = coded_parquet(tmp_path / "t.parquet", 80_000, 1_300), tmp_path / "m.model"
+    options = ("--categories", "onehot", "--D", "50", "--bits", "8", *FIXED, "--memory", "1500MB", "--out", out)
+    said, peak = measured("train", data, *options)
+    assert peak <= said["memory"]["projected"] <= 1.5e9
 
 
 def test_many_classes_are_planned_for_once_they_are_counted(tmp_path):

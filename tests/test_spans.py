@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrf.data.columns import Handling
+from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
+from streamrf.data.readers.parquet import ParquetFiles
 from streamrf.data.readers.zarr import ReadAhead
 from streamrf.data.source import Span, work_spans
 from streamrf.support.errors import InputError
@@ -110,3 +116,55 @@ class TestReadAhead:
             ahead.read(Span(start, start + 10))
         assert fetched == [Span(0, 10**6)]
         assert ahead.kept_bytes(Span(0, 1)) == 2 * 10**12
+
+
+# -- row groups that are read in parts
+
+
+@pytest.fixture
+def large_group(tmp_path, monkeypatch):
+    """One row group of 1,000 rows, of which 37 make a piece."""
+    from streamrf.data.readers import columns
+
+    rng = np.random.default_rng(0)
+    table = pa.table({"a": rng.random(1000), "c": rng.choice(["x", "y", "z"], 1000), "y": rng.random(1000)})
+    pq.write_table(table, tmp_path / "t.parquet")
+    whole = open_source(tmp_path / "t.parquet", target="y", columns=Handling())
+    assert len(whole.chunks()) == 1
+    monkeypatch.setattr(columns, "PIECE_BYTES", 37 * 4 * 8)
+    monkeypatch.setattr(columns, "BATCH_BYTES", 50 * 144)
+    return whole, open_source(tmp_path / "t.parquet", target="y", columns=Handling())
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "any", "threads"])
+def test_parts_of_a_row_group_are_its_rows_in_any_order(large_group, order):
+    whole, source = large_group
+    wanted, chunks = whole.read(Span(0, 1000)), list(source.chunks())
+    assert max(map(len, chunks)) <= 37
+    places = {"backward": range(len(chunks))[::-1], "any": np.random.default_rng(1).permutation(len(chunks))}
+    spans = [chunks[i] for i in places.get(order, range(len(chunks)))]
+    with ThreadPoolExecutor(4 if order == "threads" else 1) as pool:
+        blocks = list(pool.map(source.read, spans))
+    for span, block in zip(spans, blocks, strict=True):
+        assert np.array_equal(block.X, wanted.X[span.start : span.stop])
+        assert np.array_equal(block.y, wanted.y[span.start : span.stop])
+        assert block.index.tolist() == list(range(span.start, span.stop))
+
+
+def test_parts_in_order_are_decoded_once(large_group, monkeypatch):
+    _, source = large_group
+    opened = []
+    plain = ParquetFiles._opened
+
+    def counted(self, path, footer=None):
+        opened.append(path)
+        return plain(self, path, footer)
+
+    monkeypatch.setattr(ParquetFiles, "_opened", counted)
+    for span in source.chunks():
+        source.read(span)
+    assert len(opened) == 1
+    for start in range(0, 900, 10):  # as many as are left open, and no more
+        source.read(Span(start, start + 1))
+        source.read(Span(0, 1))
+    assert len(source._files._left) <= 4

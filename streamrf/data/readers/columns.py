@@ -17,12 +17,13 @@ from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts
 from streamrf.data.columns.learning import choose_columns
 from streamrf.data.readers.arrays import as_targets, rows_of
 from streamrf.data.readers.base import RowReader, content_digest, row_numbers
-from streamrf.data.source import Block, Span
+from streamrf.data.source import Block, Span, even_spans
 from streamrf.data.split import input_keys
 from streamrf.support.errors import DataError
 
 TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
 BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
+PIECE_BYTES = 32 << 20  # of a block that is part of a row group
 
 
 class RowGroup(NamedTuple):
@@ -77,7 +78,7 @@ class ColumnSource(RowReader):
 
     def recoded(self, columns: Columns) -> Self:
         other = copy(self)
-        for known in ("_members", "_fingerprint"):
+        for known in ("_members", "_fingerprint", "_chunks"):
             other.__dict__.pop(known, None)
         other._set_coding(columns)
         other.x_dtype = np.dtype(columns.dtype)
@@ -119,7 +120,13 @@ class ColumnSource(RowReader):
         return Counter() if self._encoder is None else self._encoder.unknown
 
     def chunks(self) -> tuple[Span, ...]:
-        return tuple(group.rows for group in self._files.groups)
+        """Row groups, or parts of them: a block is as large as what rows become, which may be many times as wide."""
+        return self._chunks
+
+    @cached_property
+    def _chunks(self) -> tuple[Span, ...]:
+        rows = rows_of(PIECE_BYTES, self.n_features * self.x_dtype.itemsize)
+        return tuple(piece for group in self._files.groups for piece in _pieces(group.rows, rows))
 
     def read(self, span: Span) -> Block:
         """Features and targets in one go over the file."""
@@ -163,7 +170,8 @@ class ColumnSource(RowReader):
         touched = self._files.touched(span)
         stored = max((self._stored_bytes[group] for group in touched), default=0)
         decoded = min(self._batch_rows, max((len(group.rows) for group in touched), default=0))
-        return len(span) * row + stored + 2 * decoded * self._decoded_row_bytes
+        known_by = row * min(decoded, len(span)) if self.columns is not None and self.columns.knows_rows else 0
+        return len(span) * row + known_by + stored + 2 * decoded * self._decoded_row_bytes
 
     @property
     def _decoded_row_bytes(self) -> int:
@@ -176,6 +184,12 @@ class ColumnSource(RowReader):
     @cached_property
     def _stored_bytes(self) -> dict[RowGroup, int]:
         return {group: self._files.stored_bytes(group, self._columns.all) for group in self._files.groups}
+
+
+def _pieces(rows: Span, most: int) -> list[Span]:
+    """Near-equal parts of at most so many rows."""
+    size = -(-len(rows) // -(-len(rows) // most))
+    return [Span(rows.start + part.start, rows.start + part.stop) for part in even_spans(len(rows), size)]
 
 
 def widened(dtype: np.dtype, has_nulls: bool) -> np.dtype:

@@ -14,10 +14,12 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
+from threading import Lock
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,8 +37,12 @@ BATCH_ROWS = 32_768
 PAGE_BYTES = 1 << 20  # what writers put into a page, and into a dictionary
 BUFFER_BYTES = 1 << 17
 FOOTER_READERS = 8
+LEFT_OPEN = 4  # readers of row groups that are read in parts
 CHECKED = {"page_checksum_verification": True}  # where a file has checksums
 ORIGIN, ABOUT = b"streamrf.origin", b"streamrf.about"  # in a footer: the file it was made of, and about its columns
+
+
+Opened: TypeAlias = AbstractContextManager[pq.ParquetFile]
 
 
 class ParquetSource(ColumnSource):
@@ -122,6 +128,8 @@ class ParquetFiles:
         self.groups = self._row_groups()
         self._starts = [group.rows.start for group in self.groups]
         self._stops = [group.rows.stop for group in self.groups]
+        self._left: list[Cursor] = []  # readers within a row group of which a part was read
+        self._lock = Lock()
 
     def _read_footer(self, path: str) -> pq.FileMetaData:
         with reading(f"the parquet file {path}"), self._opened(path) as file:
@@ -172,18 +180,44 @@ class ParquetFiles:
     def _group_batches(
         self, group: RowGroup, span: Span, names: list[str], batch_rows: int
     ) -> Iterator[tuple[Span, pa.RecordBatch]]:
-        path, at = self.paths[group.file], group.rows.start
-        what = f"row group {group.group} (rows {group.rows.start}:{group.rows.stop}) of {path}"
-        with reading(what), self._opened(path, self._footers[group.file]) as file:
-            for batch in file.iter_batches(batch_rows, row_groups=[group.group], columns=names):
-                kept = Span(max(at, span.start), min(at + len(batch), span.stop))
-                if kept.start < kept.stop:
-                    yield Span(kept.start - span.start, kept.stop - span.start), batch.slice(kept.start - at, len(kept))
-                at += len(batch)
-                if at >= span.stop:
-                    return
-        if at != group.rows.stop:
-            raise DataError(f"{what} is truncated: it ends at row {at}")
+        what = f"row group {group.group} (rows {group.rows.start}:{group.rows.stop}) of {self.paths[group.file]}"
+        start, stop = max(group.rows.start, span.start), min(group.rows.stop, span.stop)
+        with reading(what), self._cursor(group, names, batch_rows, start) as cursor:
+            while cursor.at < stop:
+                at, batch = cursor.at, cursor.take(start - cursor.at if cursor.at < start else stop - cursor.at)
+                if batch is None:
+                    raise DataError(f"{what} is truncated: it ends at row {at}")
+                if at >= start:
+                    yield Span(at - span.start, cursor.at - span.start), batch
+
+    @contextmanager
+    def _cursor(self, group: RowGroup, names: list[str], batch_rows: int, start: int) -> Iterator[Cursor]:
+        """A reader of one row group: one that an earlier read left at or before this row, or a new one."""
+        key = (group, tuple(names), batch_rows)
+        with self._lock:
+            left = [cursor for cursor in self._left if cursor.key == key and cursor.at <= start]
+            cursor = max(left, key=lambda each: each.at, default=None)
+            if cursor is not None:
+                self._left.remove(cursor)
+        if cursor is None:
+            opened = self._opened(self.paths[group.file], self._footers[group.file])
+            cursor = Cursor(key, opened, group.rows.start)
+        try:
+            yield cursor
+        except BaseException:
+            cursor.close()
+            raise
+        self._leave(cursor, group)
+
+    def _leave(self, cursor: Cursor, group: RowGroup) -> None:
+        """Keep a reader that is within its row group for the next read; of more than a few, the oldest is closed."""
+        with self._lock:
+            if cursor.at < group.rows.stop:
+                self._left.append(cursor)
+            surplus = self._left[:-LEFT_OPEN] if cursor.at < group.rows.stop else [cursor]
+            self._left = self._left[-LEFT_OPEN:]
+        for each in surplus:
+            each.close()
 
     def nullable(self, names: Collection[str], *, certain: bool = False) -> set[str]:
         """Those columns whose statistics count a null, or (unless ``certain``) that have none to deny one."""
@@ -207,6 +241,31 @@ class ParquetFiles:
             name = footer.schema.column(i).path
             if name in names:
                 yield name, metadata.column(i)
+
+
+class Cursor:
+    """Batches of one row group, from the first row on; what is not taken of a batch is kept."""
+
+    def __init__(self, key: tuple[RowGroup, tuple[str, ...], int], opened: Opened, at: int) -> None:
+        self.key, self.at, self._opened = key, at, opened
+        group, names, rows = key
+        file = opened.__enter__()
+        self._batches = file.iter_batches(rows, row_groups=[group.group], columns=list(names))
+        self._rest: pa.RecordBatch | None = None
+
+    def take(self, rows: int) -> pa.RecordBatch | None:
+        """The next rows, at most so many; None after the last."""
+        batch = self._rest if self._rest is not None else next(self._batches, None)
+        if batch is None:
+            return None
+        taken = batch.slice(0, rows)
+        self._rest = batch.slice(rows) if len(batch) > rows else None
+        self.at += len(taken)
+        return taken
+
+    def close(self) -> None:
+        self._rest = None
+        self._opened.__exit__(None, None, None)
 
 
 def _origin(footer: pq.FileMetaData) -> str | None:
