@@ -10,6 +10,8 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block
 from streamrf.data.split import CHOOSE, FIT, JUDGE, Split, from_ordered, group_keys, input_keys, key_for, ordered
 from streamrf.recipe import Recipe
+from streamrf.statistics.intervals import Judges, mean_interval, number_intervals, share_interval
+from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, train
 
 FIXED = Recipe(
@@ -119,3 +121,75 @@ def test_a_lambda_for_each_output_whatever_its_units(how):
     rmse = evaluate(model, (X[1500:], Y[1500:]), threads=1)["rmse_by_output"][1]
     assert 1 - rmse**2 / f[1500:].var() > 0.99
     assert model.weights.ridges[0] > 1000 * model.weights.ridges[1]
+
+
+@pytest.mark.parametrize("classes", [20])
+def test_calibration_reports_no_fit_of_its_own_and_costs_no_accuracy(classes):
+    rng = np.random.default_rng(1)
+    centres, y = rng.standard_normal((classes, 10)), rng.integers(0, classes, 12_000)
+    X = (rng.standard_normal((12_000, 10)) + centres[y]).astype(np.float32)
+    model = train(ArraySource(X[:2000], y[:2000]), FIXED.with_(length_scale=5.0, holdout=0.1), ALONE).model
+    fresh = evaluate(model, (X[2000:], y[2000:]), threads=1)["accuracy"]
+    with Threads(1) as threads:
+        plain = (model.scores(X[2000:], threads).argmax(axis=1) == y[2000:]).mean()
+    assert fresh > plain - 0.005
+    low, high = model.metadata["holdout"]["interval"]["accuracy"]
+    assert low < fresh < high
+
+
+def test_small_tables_choose_lambda_by_folds():
+    """The mean error over a few tables is near that of folds of all rows, and no table goes wrong."""
+    errors = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((2060, 6)).astype(np.float32)
+        y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * rng.standard_normal(len(X))
+        model = train(ArraySource(X[:60], y[:60]), FIXED.with_(D=300, length_scale=2.5, seed=seed), ALONE).model
+        assert model.metadata["cross_validation"]["folds"] == 10
+        errors.append(evaluate(model, (X[60:], y[60:]), threads=1)["rmse"])
+    assert np.mean(errors) < 0.88
+    assert max(errors) < 1.05
+
+
+# -- intervals
+
+
+def naive_bootstrap(metric, groups, rng, times=400):
+    """The 95 % interval of a metric of rows, by drawing whole groups again."""
+    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    drawn = [metric(np.concatenate([members[i] for i in rng.integers(0, len(members), len(members))]))
+             for _ in range(times)]  # fmt: skip
+    return np.quantile(drawn, [0.025, 0.975])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_intervals_are_about_those_of_a_bootstrap(grouped):
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 200, 1000) if grouped else np.arange(1000)
+    shared = rng.standard_normal(1000)[groups]
+    truth, weights = rng.standard_normal(1000) * 2, rng.uniform(0.5, 2, 1000)
+    scores = truth + 0.5 * shared + 0.5 * rng.standard_normal(1000)
+    found = number_intervals(scores[:, None], truth[:, None], Judges.of(weights, groups))
+    square = (scores - truth) ** 2
+
+    def rmse(rows):
+        return np.sqrt(np.average(square[rows], weights=weights[rows]))
+
+    def r2(rows):
+        y, w = truth[rows], weights[rows]
+        return 1 - np.average(square[rows], weights=w) / np.average((y - np.average(y, weights=w)) ** 2, weights=w)
+
+    for name, metric in (("rmse", rmse), ("r2", r2)):
+        wanted = naive_bootstrap(metric, groups, rng)
+        np.testing.assert_allclose(found[name], wanted, atol=0.15 * np.ptp(wanted))
+
+
+@pytest.mark.parametrize("rows", [12, 40, 400])
+def test_intervals_hold_the_truth_as_often_as_they_say(rows):
+    rng, inside = np.random.default_rng(rows), np.zeros(2)
+    for _ in range(300):
+        judges = Judges.of(None, np.arange(rows))
+        low, high = mean_interval(rng.standard_normal(rows) ** 2, judges, 0.5)
+        down, up = share_interval((rng.random(rows) < 0.1).astype(float), judges)
+        inside += [low < 1 < high, down < 0.1 < up]
+    assert (inside / 300 > 0.9).all()

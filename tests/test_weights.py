@@ -17,6 +17,7 @@ from streamrf.recipe import Recipe
 from streamrf.solvers import passes
 from streamrf.solvers.passes import scan_targets
 from streamrf.solvers.ridge import RidgeTrial
+from streamrf.statistics.calibration import fit_calibration
 from streamrf.statistics.scores import Calibration
 from streamrf.statistics.targets import TargetScan, Weighting
 from streamrf.support.errors import DataError, InputError
@@ -241,14 +242,14 @@ def test_folds_count_for_the_weights_of_their_rows():
     found = trained(RECIPE.with_(cv=3, holdout=0.2), w).metadata["cross_validation"]
     X, _, _ = table()
     split, rows = Split(0.2, key="inputs", folds=3, seed=RECIPE.seed), Block(X, None, np.arange(120))
-    fold = np.where(split.held(rows), -1, split.folds_of(rows))
+    fold = split.folds_of(rows)
     weights = [w[fold == i].sum() for i in range(3)]
     assert found["mean_squared_error"] == pytest.approx(np.average(found["by_fold"], weights=weights), rel=1e-12)
 
 
 def test_rows_of_no_weight_calibrate_nothing():
     scores, codes = np.random.default_rng(0).standard_normal((50, 1)), np.arange(50) % 2
-    assert np.array_equal(Calibration.fit(scores, codes, np.zeros(50)).slope, Calibration.plain(1).slope)
+    assert np.array_equal(fit_calibration(scores, codes, np.zeros(50)).slope, Calibration.plain(1).slope)
 
 
 @pytest.mark.parametrize("how", [{}, {"cv": 3}, {"solver": "cg"}, {"solver": "newton", "loss": "logistic"}])

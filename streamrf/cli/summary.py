@@ -44,7 +44,7 @@ def _holdout(found: dict[str, Any], verbose: bool) -> Lines:
     main = next((name for name in MAIN if name in figures), next(iter(figures)))
     shown = figures if verbose else [main, *(name for name in BESIDE.get(main, ()) if name in figures)]
     lines = [(f"hold-out {name.replace('_', ' ')}", _figure(name, found)) for name in shown]
-    lines[0] = (lines[0][0], f"{lines[0][1]} on {format_count(found['rows'])} rows held out")
+    lines[0] = (lines[0][0], f"{lines[0][1]} on {format_count(found['rows'])} rows that chose nothing")
     baseline = [("baseline", baseline_text(found["baseline"]))] if found.get("baseline") else []
     linear = (found.get("linear") or {}).get(main)
     return lines + baseline + ([("linear ridge", f"{main.replace('_', ' ')} {linear:.5g}")] if linear else [])

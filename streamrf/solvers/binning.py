@@ -150,7 +150,9 @@ class Binning(Solver):
             found = Found(kept.arrays[BEST], kept.document["steps"], kept.document["step"])
         weights = self._weights(opening.sums, found.best)
         calibration = calibrate(self.pipeline, [(weights, choosing)], self.threads, threshold=self.recipe.threshold)
-        metrics = judge(self.pipeline, [(weights, judges)], calibration, self.threads) if judges is not None else None
+        metrics = None
+        if judges is not None:
+            metrics = judge(self.pipeline, weights, judges, calibration, self.run.split, self.threads)
         self.reporter.detail(f"step {found.step} of {found.steps} is the best on the rows held out, which now join")
         weights, joined = self._join(opening, found, kept if stage == JOIN else None)
         return self._fitted(weights, joined, calibration, metrics, found.steps + JOIN_STEPS, found.step)

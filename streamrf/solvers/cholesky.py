@@ -15,7 +15,7 @@ from streamrf.features.targets import DIGITS, TargetCoding
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
 from streamrf.solvers.judging import Unseen, as_read, by_role, calibrate, judge, shares, weighed
-from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, total_of, walked_outputs
+from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, walked_outputs
 from streamrf.solvers.passes import weighting_of
 from streamrf.solvers.plan import (
     FEW_ROWS,
@@ -41,7 +41,7 @@ LOWER_D = "lower `D`"
 LAMBDAS = 6  # that are tried, most often
 CROSSING = 3000  # features below which nothing is much faster
 FOLDS, FOLDS_OF_FEW = 5, 10
-FEW_FOLDED, FEWEST_FOLDED = range(100, 1000), 30  # rows that have more folds, and the fewest that have any
+FEW_FOLDED, FEWEST_FOLDED = 1000, 30  # rows below which there are more folds, or none
 FOLDS_SHARE = 0.5  # of the memory: rows that are held out take less
 
 
@@ -135,7 +135,9 @@ class Cholesky(Solver):
                 del path  # and with it a matrix
             if choosing is not None and choosing is not judges:
                 self._join(verdict, choosing)
-            self._judge(verdict, judges)
+            if judges is not None:
+                self._judge(verdict, judges)
+                self._join(verdict, judges)
         return verdict
 
     def _by_folds(self, folds: int) -> Verdict:
@@ -149,14 +151,28 @@ class Cholesky(Solver):
         if self.run.asked.cv:
             check_folds(state.sums.folds)
         with self.run.timed("solve"):
-            path = FoldPath(state.sums.folds, self.pipeline.map, self.pipeline.coding, self.threads)
-            ridges = self._walk(path)
-            calibration = self._calibrated(self._out_of_fold(path, state))
-            metadata = {"holdout": None, "cross_validation": path.summary()}
+            return self._from_folds(statistic, state)
+
+    def _from_folds(self, statistic: Folds[GramState], state: HoldoutState[FoldsState[GramState]]) -> Verdict:
+        """Folds choose, and are judged. Then the judges go to their folds, and all rows choose in the same way."""
+        folds, judges = state.sums.folds, state.holdout.table()
+        path = self._fold_path(folds)
+        calibration = self._calibrated(self._out_of_fold(path, state))
+        verdict = Verdict(path.ridges, calibration, path.total, {"holdout": None})
+        if judges is not None:
+            self._judge(verdict, judges)
             del path  # and with it a matrix and a state
-            verdict = Verdict(ridges, calibration, total_of(state.sums.folds), metadata)
-            self._judge(verdict, state.holdout.table())
+            statistic.update(state.sums, as_read(self.pipeline.coding, judges), self.threads)
+            path = self._fold_path(folds)
+        verdict.ridges = self._note(path)
+        verdict.metadata["cross_validation"] = path.summary()
+        verdict.gram = path.total
         return verdict
+
+    def _fold_path(self, folds: list[GramState]) -> FoldPath:
+        path = FoldPath(folds, self.pipeline.map, self.pipeline.coding, self.threads)
+        path.choose(self.first_ridge, fixed=self.ridge_given)
+        return path
 
     def _calibrated(self, parts: list[Unseen]) -> Calibration | None:
         return calibrate(self.pipeline, parts, self.threads, self._weighting, self.recipe.threshold)
@@ -171,18 +187,16 @@ class Cholesky(Solver):
         present = [number for number in range(len(folds)) if (place == number).any()]
         return [(path.weights_without(folds[i], path.ridges), kept.take(place == i)) for i in present]
 
-    def _judge(self, verdict: Verdict, judges: Block | None) -> None:
-        """By weights that have seen every other row; then the rows that judged are in, with the bits that they would
-        have given if they had never been held out."""
-        if judges is None:
-            return
+    def _judge(self, verdict: Verdict, judges: Block) -> None:
+        """By weights that have seen every other row."""
         if verdict.gram.rows >= 2:
             weights = self._solver(verdict.gram).solve_each(verdict.ridges)
-            unseen = [(weights, judges)]
-            verdict.metadata["holdout"] = judge(self.pipeline, unseen, verdict.calibration, self.threads)
-        self._join(verdict, judges)
+            verdict.metadata["holdout"] = judge(
+                self.pipeline, weights, judges, verdict.calibration, self.run.split, self.threads
+            )
 
     def _join(self, verdict: Verdict, rows: Block) -> None:
+        """With the bits that the rows would have given if they had never been held out."""
         self._gram.update(verdict.gram, as_read(self.pipeline.coding, rows), self.threads)
 
     def _weighed(self, rows: Block) -> Block:
@@ -190,11 +204,14 @@ class Cholesky(Solver):
 
     def _walk(self, path: LambdaWalk) -> np.ndarray:
         """The best lambda of a path; one that was asked for is only judged."""
-        ridges = path.choose(self.first_ridge, fixed=self.ridge_given)
-        named = ", ".join(f"{ridge:.3g}" for ridge in np.unique(ridges))
+        path.choose(self.first_ridge, fixed=self.ridge_given)
+        return self._note(path)
+
+    def _note(self, path: LambdaWalk) -> np.ndarray:
+        named = ", ".join(f"{ridge:.3g}" for ridge in np.unique(path.ridges))
         say = self.reporter.note if path.at_an_end() else self.reporter.detail
         say(f"lambda {named} ({len(path.tried)} tried){path.at_an_end()}")
-        return ridges
+        return path.ridges
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
         X, outputs = self.pipeline.scaled(holdout.X), walked_outputs(self.pipeline.coding)
@@ -242,7 +259,7 @@ def folds_for(sizes: Sizes) -> int:
     asked = recipe.ridge is not None or recipe.holdout is not None
     if asked or not FEWEST_FOLDED <= rows < FEW_ROWS or recipe.learns_from_targets:
         return 0
-    folds = FOLDS_OF_FEW if rows in FEW_FOLDED else FOLDS
+    folds = FOLDS_OF_FEW if rows < FEW_FOLDED else FOLDS
     needed = 8 * gram_layout(sizes).length * (folds + 1) + RidgeSolver.matrix_bytes(recipe.D)
     return folds if needed < FOLDS_SHARE * (sizes.budget - sizes.reserved) else 0
 

@@ -272,7 +272,7 @@ class IterativeSolver(Solver):
         calibration = self.calibrated(weights) if self.holdout is not None else self.calibration
         metrics = None
         if self.judges is not None:
-            metrics = judge(self.pipeline, [(weights, self.judges)], calibration, self.threads)
+            metrics = judge(self.pipeline, weights, self.judges, calibration, self.run.split, self.threads)
         metadata: dict[str, Any] = {"lambda_by_output": list(weights.ridges)} if weights.ridges else {}
         metadata |= {"holdout": metrics, "solver": {"name": self.name, **facts}}
         return Fitted(weights, state.rows, state.sums.digest(), calibration, None, metadata)

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.data.split import CHOOSE, JUDGE, Split
+from streamrf.data.split import CHOOSE, JUDGE, NUMBER, ORDER, Split
 from streamrf.features.pipeline import Pipeline
 from streamrf.features.targets import TargetCoding
+from streamrf.statistics.calibration import fit_calibration
 from streamrf.statistics.holdout import SampleState
+from streamrf.statistics.intervals import FEWEST, Interval, Judges, class_intervals, number_intervals
 from streamrf.statistics.metrics import Unit
 from streamrf.statistics.scores import Calibration, Predictor, Scores, Weights
 from streamrf.statistics.targets import Weighting, row_weights
@@ -30,16 +32,30 @@ def by_role(split: Split, holdout: SampleState) -> tuple[Block | None, Block | N
     return choose, judge
 
 
-def judge(pipeline: Pipeline, parts: list[Unseen], calibration: Calibration | None, threads: Threads) -> dict[str, Any]:
-    """The metrics of weights on rows that they have not seen, and that have chosen nothing. Rows count for weights of
-    their own alone, as ``evaluate`` counts them."""
-    heaviest = max((float(rows.weights.max()) for _, rows in parts if rows.weights is not None), default=0.0)
-    unit = Unit.of(heaviest) if heaviest > 0 else None
-    scores = [Scores(Predictor(pipeline, weights, calibration), unit) for weights, _ in parts]
-    state = scores[0].zero()
-    for each, (_, rows) in zip(scores, parts, strict=True):
-        each.update(state, as_read(pipeline.coding, rows), threads)
-    return scores[0].metrics(state)
+def judge(
+    pipeline: Pipeline, weights: Weights, rows: Block, calibration: Calibration | None, split: Split, threads: Threads
+) -> dict[str, Any]:
+    """The metrics of weights on rows that they have not seen and that have chosen nothing, with 95 % intervals. Rows
+    count for weights of their own alone, as ``evaluate`` counts them."""
+    heaviest = 0.0 if rows.weights is None else float(rows.weights.max())
+    scores = Scores(Predictor(pipeline, weights, calibration), Unit.of(heaviest) if heaviest > 0 else None)
+    state = scores.zero()
+    scores.update(state, as_read(pipeline.coding, rows), threads)
+    found = scores.metrics(state)
+    return {**found, "interval": intervals(scores.model, rows, split, threads)}
+
+
+def intervals(model: Predictor, rows: Block, split: Split, threads: Threads) -> dict[str, Interval]:
+    """Of each metric that has one; none where rows are too few to tell."""
+    if rows.weights is not None:
+        rows = rows.take(rows.weights > 0)
+    judges = Judges.of(rows.weights, rows.index if split.key in (NUMBER, ORDER) else split.keys(rows))
+    if judges.count < FEWEST:
+        return {}
+    scores = model.scores(rows.X, threads)
+    if not model.is_classifier:
+        return number_intervals(scores, rows.targets, judges)
+    return class_intervals(model.probabilities(scores), model.codes(scores), class_codes(rows.targets), judges)
 
 
 def calibrate(
@@ -54,7 +70,7 @@ def calibrate(
     scores = np.concatenate([Predictor(pipeline, weights, None).scores(rows.X, threads) for weights, rows in parts])
     codes = np.concatenate([class_codes(rows.targets) for _, rows in parts])
     weights = _joined([weighed(pipeline.coding, rows, weighting).weights for _, rows in parts])
-    calibration = known or Calibration.fit(scores, codes, weights)
+    calibration = known or fit_calibration(scores, codes, weights)
     return calibration.with_threshold(threshold, scores, codes, _joined([rows.weights for _, rows in parts]))
 
 

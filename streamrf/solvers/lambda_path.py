@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import njit
@@ -30,11 +30,14 @@ from streamrf.support.threads import Threads
 
 RIDGE_LIMITS = (1e-13, 1e2)
 HAIR = 1e-4  # a smaller share of the error is no reason to move on
+FLAT = 0.01  # a smaller one is no reason not to look the other way too
 
 
 class LambdaWalk(ABC):
     """Walks lambda downhill in steps of ten and then of its root, for all outputs together, and keeps the best for each
     of them. Subclasses say what the errors are."""
+
+    patience: ClassVar[int] = 0  # steps up through errors that hardly differ, where a valley may lie behind them
 
     def __init__(self, outputs: int = 1) -> None:
         self.tried: dict[float, float] = {}  # the mean error at each lambda
@@ -54,10 +57,12 @@ class LambdaWalk(ABC):
         if not fixed:
             for factor in (10.0, 10.0**0.5):
                 for here in np.unique(self.ridges).tolist():
-                    outputs = self.ridges == here
+                    outputs, before = self.ridges == here, self.best
                     down = self._walk(here, 1 / factor, outputs)
+                    if self.patience and factor == 10.0:
+                        down &= self.best < before * (1 - FLAT)
                     if (outputs & ~down).any():
-                        self._walk(here, factor, outputs & ~down)
+                        self._walk(here, factor, outputs & ~down, self.patience if factor == 10.0 else 0)
         return self.ridges
 
     def at_an_end(self) -> str:
@@ -68,12 +73,13 @@ class LambdaWalk(ABC):
             return ": the largest there is, so the features explain next to nothing"
         return ""
 
-    def _walk(self, start: float, factor: float, outputs: np.ndarray) -> np.ndarray:
+    def _walk(self, start: float, factor: float, outputs: np.ndarray, patience: int = 0) -> np.ndarray:
         """Follow one direction as long as any of these outputs gets better; which did at all."""
         ridge, better = start * factor, np.zeros(len(outputs), bool)
         while RIDGE_LIMITS[0] <= ridge <= RIDGE_LIMITS[1]:
             now = self.consider(ridge) & outputs
-            if not now.any():
+            patience = patience if now.any() else patience - 1
+            if patience < 0 and not now.any():
                 break
             ridge, better = ridge * factor, better | now
         return better
@@ -202,6 +208,8 @@ def total_of(folds: list[GramState]) -> GramState:
 
 class FoldPath(LambdaWalk):
     """Lambda by K-fold cross-validation from the sums of the folds."""
+
+    patience = 3
 
     def __init__(self, folds: list[GramState], map: FeatureMap, coding: TargetCoding, threads: Threads) -> None:
         super().__init__(walked_outputs(coding))

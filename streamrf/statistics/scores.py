@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from streamrf.data.source import Block
 from streamrf.features.base import RowScorer
@@ -115,7 +114,6 @@ class Predictor:
         return self.calibration
 
 
-SHRINKAGE = 1e-4
 STEEP = 4.0  # logit of a score that is one class's 1 against another's 0
 
 
@@ -135,29 +133,6 @@ class Calibration:
         """For want of hold-out rows: scores of -1 and +1 (or 0 and 1) read as fairly sure."""
         return cls(np.eye(outputs) * (STEEP / 2 if outputs == 1 else STEEP), np.zeros(outputs))
 
-    @classmethod
-    def fit(cls, scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> Calibration:
-        """From scores (n, outputs), class positions (n,) and what each row counts for."""
-        n, outputs = scores.shape
-        share = np.full(n, 1 / n) if weights is None else weights / max(weights.sum(), np.finfo(np.float64).tiny)
-        start = cls.plain(outputs)
-        first = np.concatenate([start.slope.ravel(), start.shift])
-        rows = np.arange(n)
-
-        def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-            slope, shift = theta[:-outputs].reshape(outputs, outputs), theta[-outputs:]
-            logits = _two_sided(scores @ slope + shift)
-            residual = softmax(logits, axis=1)
-            residual[rows, codes] -= 1.0
-            residual = residual[:, -outputs:] * share[:, None]
-            gap = theta - first
-            gradient = np.concatenate([(scores.T @ residual).ravel(), residual.sum(axis=0)]) + 2 * SHRINKAGE * gap
-            value = -log_softmax(logits, axis=1)[rows, codes] @ share + SHRINKAGE * gap @ gap
-            return float(value), gradient
-
-        best = minimize(loss, first, jac=True, method="L-BFGS-B").x
-        return cls(best[:-outputs].reshape(outputs, outputs), best[-outputs:])
-
     def with_threshold(
         self, asked: float | str | None, scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
     ) -> Calibration:
@@ -168,7 +143,7 @@ class Calibration:
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """(n, classes); the first of two classes stands at zero."""
-        return _two_sided(scores @ self.slope + self.shift)
+        return two_sided(scores @ self.slope + self.shift)
 
     def codes(self, scores: np.ndarray) -> np.ndarray:
         """(n,): the position of the class that is predicted."""
@@ -187,7 +162,7 @@ class Calibration:
         return softmax(self.logits(scores), axis=1)
 
 
-def _two_sided(logits: np.ndarray) -> np.ndarray:
+def two_sided(logits: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros_like(logits), logits], axis=1) if logits.shape[1] == 1 else logits
 
 

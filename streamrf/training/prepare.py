@@ -85,8 +85,6 @@ class Preparation:
         """Settle which rows choose and which judge."""
         split = self.plan.sizes.split
         self.split = replace(split, key=key_for(sample) if split.holds else NUMBER, folds=self.plan.folds)
-        if self.plan.folds and self.recipe.map != ANY:  # no map that needs rows apart may be chosen yet
-            self.split = self.split.judges_only()
         if split.holds and self.split.key == NUMBER:
             self.reporter.note("most rows have copies: which rows are held out is decided by their numbers")
 
