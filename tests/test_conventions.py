@@ -7,6 +7,8 @@ import shlex
 import subprocess
 
 import click
+import pyarrow
+import pyarrow.parquet
 import pytest
 from commands import PROJECT, run_alone, streamrf
 from documents import make_programs
@@ -53,6 +55,27 @@ def test_help_is_short_lines_without_colour(name):
     assert answer.out.startswith("Usage: streamrf")
     assert "\x1b" not in answer.out
     assert max(map(len, answer.out.splitlines())) <= 120
+
+
+def test_help_of_many_options_shows_the_common_ones_first():
+    short, whole = streamrf("train", "--help").out, streamrf("train", "--help-all").out
+    common, more = short.split("Common options:\n")[1].split("More options:\n")
+    assert len(re.findall(r"^  -", common, re.MULTILINE)) == 11  # ten and --help-all
+    assert common.index("--target ") < common.index("--out ") < common.index("--D ")
+    assert re.findall(r"^  (\w+) ", more, re.MULTILINE) == ["data", "columns", "model", "solver", "run", "cluster"]
+    flags = {each.opts[0] for each in COMMANDS["train"].params if isinstance(each, click.Option)}
+    assert flags == set(re.findall(r"--[\w-]+", f"{common} {more}".replace("--help-all", ""))) & flags
+    groups = re.split(r"^Options: (\w+):$", whole, flags=re.MULTILINE)
+    assert groups[1::2] == ["data", "columns", "model", "solver", "run", "cluster"]
+    assert all(re.search(rf"^  (-\w, )?{flag}\b", whole, re.MULTILINE) for flag in flags)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [(("trian",), "Did you mean train?"), (("train", "x", "--exlude", "a"), "--exclude")]
+)
+def test_slips_are_answered_with_what_was_meant(words, meant):
+    assert meant in streamrf(*words).sentence
+    assert "Did you mean" not in streamrf("xyzzy").sentence
 
 
 # -- exit codes
@@ -122,6 +145,20 @@ def test_completion_knows_commands_and_options(shell):
     source = run_alone(_STREAMRF_COMPLETE=f"{shell}_source")
     assert source.code == 0
     assert "_STREAMRF_COMPLETE" in source.out
+
+
+def test_completion_knows_values_files_and_columns(tmp_path):
+    (tmp_path / "t.csv").write_text('\ufeffprice;"floor area";first\n1;2;3\n')
+    pyarrow.parquet.write_table(pyarrow.table({"price": [1], "place": [2], "area": [3]}), tmp_path / "t.parquet")
+    assert complete("bash", "train", "--loss", "log").split() == ["plain,logistic"]
+    assert complete("bash", "train", "t").split() == ["file,t"]
+    assert complete("bash", "train", f"{tmp_path}/t.parquet", "--target", "p").split() == ["plain,price", "plain,place"]
+    assert complete("bash", "train", f"{tmp_path}/t.parquet", "--exclude", "price,a").split() == ["plain,price,area"]
+    assert complete("bash", "train", f"{tmp_path}/t.csv", "--target", "f").splitlines() == [
+        "plain,floor area", "plain,first",
+    ]  # fmt: skip
+    for other in ("none.parquet", "data.zarr"):
+        assert complete("bash", "train", other, "--target", "p").strip() == ""
 
 
 def test_completion_in_a_real_shell(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import shlex
@@ -57,6 +58,17 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"streamrf.cli.{_MODULES[name]}")
         return with_config(getattr(module, f"{name}_command"))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A slip of the pen is answered with the nearest name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], _MODULES, 1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"No such command '{args[0]}'.{meant}", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Errors in the words of the command. An interrupt keeps its message: click makes it a bare Abort otherwise."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamrf.cli.help import Place, complete_column
 from streamrf.support.errors import InputError
 from streamrf.support.units import parse_bytes, parse_seconds
 
@@ -46,10 +47,18 @@ def stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 features_option = click.option(
-    "--features", multiple=True, metavar="A,B,...", help="Input columns; all but the target by default."
+    "--features",
+    multiple=True,
+    metavar="A,B,...",
+    shell_complete=complete_column,
+    help="Input columns; all but the target by default.",
 )
 exclude_option = click.option(
-    "--exclude", multiple=True, metavar="A,B,...", help="Columns to leave out, also as 'id_*'; repeat for more."
+    "--exclude",
+    multiple=True,
+    metavar="A,B,...",
+    shell_complete=complete_column,
+    help="Columns to leave out, also as 'id_*'; repeat for more.",
 )
 
 reading_options = stack(
@@ -71,7 +80,8 @@ READING = ("delimiter", "header", "null", "encoding", "decimal", "dates")
 data_options = stack(
     click.option("--x", default="X", show_default=True, help="Name of the input array (zarr, npy)."),
     click.option("--y", default="y", show_default=True, help="Name of the target array (zarr, npy)."),
-    click.option("--target", multiple=True, metavar="COLUMN", help="Target column; repeat for several outputs."),
+    click.option("--target", multiple=True, metavar="COLUMN", shell_complete=complete_column,
+                 help="Target column; repeat for several outputs."),
     features_option, exclude_option, reading_options, cache_option,
 )  # fmt: skip
 
@@ -81,7 +91,8 @@ _CODING = (
                  help="How to code text columns (tables); auto is onehot for few levels, target for many."),
     click.option("--max-levels", type=int, metavar="N",
                  help="Most distinct values of a one-hot (auto: 30) or ordinal category; 10,000 by default."),
-    click.option("--categorical", metavar="A,B,...", help="Numeric columns that are categories."),
+    click.option("--categorical", metavar="A,B,...", shell_complete=complete_column,
+                 help="Numeric columns that are categories."),
 )  # fmt: skip
 
 column_options = stack(
@@ -129,7 +140,7 @@ memory_option = click.option(
 weight_option = click.option(
     "--sample-weight", metavar="NAME", help="Array (zarr, npy) or column (parquet) of weights."
 )
-shards_argument = click.argument("data", nargs=-1, required=True)
+shards_argument = click.argument("data", nargs=-1, required=True, type=Place())
 model_argument = click.argument("model", type=click.Path())
 pass_options = stack(memory_option, checkpoint_options, cluster_options, run_options)
 

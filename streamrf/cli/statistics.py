@@ -10,6 +10,7 @@ import click
 
 from streamrf.cli import options as shared
 from streamrf.cli.display import say
+from streamrf.cli.help import GroupedCommand
 from streamrf.cli.recipe_options import make_recipe, recipe_options
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _place(options: shared.Options, default: str | Path = "") -> tuple[Path, boo
     return out, overwrite
 
 
-@click.command("prepare")
+@click.command("prepare", cls=GroupedCommand)
 @shared.shards_argument
 @shared.data_options
 @shared.column_options

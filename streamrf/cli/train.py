@@ -10,6 +10,7 @@ import click
 
 from streamrf.cli import options as shared
 from streamrf.cli.config import SETTLED
+from streamrf.cli.help import GroupedCommand
 from streamrf.cli.recipe_options import make_recipe, training_options
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ BESIDE = "auto"  # --report without a name
 SCAN_ROWS = 100_000  # of text columns alone: their levels become inputs
 
 
-@click.command("train")
+@click.command("train", cls=GroupedCommand)
 @training_options
 @click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
 @shared.overwrite_option
@@ -127,7 +128,7 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
 # -- plan
 
 
-@click.command("plan")
+@click.command("plan", cls=GroupedCommand)
 @training_options
 @click.option("--epsilon", type=float, help="Say which D keeps the kernel error below this. Reads a sample of rows.")
 @click.option("--delta", type=float, default=0.01, show_default=True, help="Probability that the bound may fail.")
