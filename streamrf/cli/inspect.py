@@ -37,7 +37,12 @@ def inspect_command(path: str, as_json: bool, **options: Any) -> None:
     from streamrf.training.pilot.choice import learning_rows
 
     learned = learning_rows(document.pop("learning", None))
+    columns = document.pop("columns") if document["kind"] == "data" else None
     print_table([*((name, _short(value)) for name, value in document.items()), *learned])
+    if columns:
+        from streamrf.data.overview import ColumnOverview, overview_lines
+
+        click.echo("\n" + "\n".join(overview_lines([ColumnOverview(**each) for each in columns])))
 
 
 def _short(value: Any) -> str:
@@ -99,15 +104,23 @@ def _model(path: str) -> dict[str, Any]:
 
 
 def _data(path: str, options: shared.Options) -> dict[str, Any]:
+    from streamrf.data.open import raw_columns
     from streamrf.data.readers.base import type_name
 
-    source = shared.open_data((path,), options, need_targets=None)
+    place, keeps = shared.readable_data((path,), options)
+    source = shared.open_data((place,) if isinstance(place, str) else tuple(place), options, need_targets=None)
+    source.keeps = (*source.keeps, *keeps)
+    table, found = raw_columns(place), None
+    if table is not None:
+        from streamrf.data.overview import overview, overview_json
+
+        found = overview_json(overview(table, source.target_names or ()))
     return {
         "kind": "data", "describe": source.describe(), "rows": source.n_rows, "inputs": source.n_features,
         "outputs": source.n_outputs, "dtype": type_name(source.x_dtype),
         "target_dtype": None if source.y_dtype is None else type_name(source.y_dtype),
         "feature_names": list(source.feature_names or ()), "chunks": len(source.chunks()),
-        "fingerprint": source.fingerprint(),
+        "fingerprint": source.fingerprint(), "columns": found,
     }  # fmt: skip
 
 

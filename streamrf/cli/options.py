@@ -156,11 +156,13 @@ def open_data(
     known: UntrainedModel | None = None,
     reporter: Reporter | None = None,
     scan_rows: int | None = None,
+    shows: bool = False,
 ) -> Source:
     """The source that the data options describe.
 
     The model ``known`` fills in what is not given: features, their coding, targets. Without it, columns that are not
-    plain numbers are scanned (``scan_rows`` of their rows, or all) and coded as the column options say.
+    plain numbers are scanned (``scan_rows`` of their rows, or all) and coded as the column options say. ``shows``
+    prints a table of its columns first.
     """
     from streamrf.data.columns import known_choice
     from streamrf.data.open import learn_coding, open_source
@@ -175,6 +177,8 @@ def open_data(
         "sample_weight": options.get("sample_weight"),
     }  # fmt: skip
     columns: Columns | None = defaults.get("columns")
+    if shows:
+        _show_columns(place, choice, reporter or reporter_for(options))
     if known is None:
         columns = learn_coding(place, make_handling(options), reporter, rows=scan_rows, **choice)
     source = open_source(place, x=options["x"], columns=columns, **choice)
@@ -182,6 +186,19 @@ def open_data(
     _refuse_arrays(options, source)
     check_reading(source, options.get("memory"))
     return source
+
+
+def _show_columns(place: Any, choice: Options, reporter: Reporter) -> None:
+    """What was understood of a table, before it is used."""
+    from streamrf.data.columns import names_of
+    from streamrf.data.open import raw_columns
+
+    table = raw_columns(place)
+    if table is not None:
+        from streamrf.data.overview import overview, overview_lines
+
+        targets = names_of(choice["target"] or choice["y"])
+        reporter.note("\n".join(overview_lines(overview(table, targets))))
 
 
 def readable_data(data: Sequence[str], options: Options, reporter: Reporter | None = None) -> tuple[Any, list[object]]:

@@ -59,7 +59,7 @@ def train_command(data: tuple[str, ...], **options: Any) -> None:
     keep_statistics = not options["no_statistics"]
     check_target(out, overwrite)
     page = report_place(options["report"], out, overwrite)
-    source = shared.open_data(data, options, reporter=shared.reporter_for(options))
+    source = shared.open_data(data, options, reporter=shared.reporter_for(options), shows=True)
     recipe = make_recipe(options)
     with shared.working(options, out) as work:
         work.settings.keeps = out if keep_statistics else None

@@ -211,6 +211,10 @@ class BatchReader(SequentialReader, RawTable):
         with opened(absolute(location)) as stream:
             yield from cls.arriving(stream, columns, where, **options)
 
+    def gaps(self, name: str) -> int | None:
+        """How many values of a column are missing, where that is known without reading them."""
+        return None
+
     def notes(self) -> list[str]:
         """What the user should know of how columns were read: a sentence each."""
         return []

@@ -90,6 +90,9 @@ class ParquetBatches(BatchReader):
         self.schema = self._files.schemas()[0]
         self.n_rows: int = sum(len(group.rows) for group in self._files.groups)
 
+    def gaps(self, name: str) -> int | None:
+        return self._files.null_count(name)
+
     def origin(self, name: str) -> str:
         """What the conversion found out about a column."""
         return json.loads((self.schema.metadata or {}).get(ABOUT, b"{}")).get(name, "")
@@ -227,6 +230,12 @@ class ParquetFiles:
                 if name not in found and _may_hold_nulls(chunk, certain):
                     found.add(name)
         return found
+
+    def null_count(self, name: str) -> int | None:
+        """Nulls of a column by the statistics of its row groups, where all have them."""
+        chunks = [chunk for group in self.groups for _, chunk in self._column_chunks(group, [name])]
+        known = [c.statistics.null_count for c in chunks if c.statistics is not None and c.statistics.has_null_count]
+        return sum(known) if len(known) == len(self.groups) else None
 
     def stored_bytes(self, group: RowGroup, names: Collection[str]) -> int:
         """Memory to decode a row group's columns: the pages at hand, and from afar all of them as stored."""
