@@ -445,7 +445,8 @@ class TestOutputs:
 
 def predict_on(engine: ClusterEngine, model: Model, source: Source, writer: TableWriter, *, proba: bool) -> None:
     with Threads(1) as threads:
-        predict_rows(model, source, writer, threads=threads, reporter=Reporter(), proba=proba, engine=engine)
+        made = PredictedColumns(model, proba)
+        predict_rows(made, source, writer, threads=threads, reporter=Reporter(), engine=engine)
 
 
 def read_columns(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -285,3 +286,152 @@ def test_names_of_columns_repeat_add_up_and_may_be_patterns(tmp_path):
     assert "no column 'no_*'" in answer.err
     written(tmp_path, '[inspect]\nexclude = "id_*,e"\n', "s.toml")
     assert names("--config", str(tmp_path / "s.toml")) == ["a, b", "c d"]
+
+
+# -- what was understood
+
+
+def test_what_was_understood_is_shown_before_training(tmp_path):
+    path = written(tmp_path, "zip,n,t,e,when,y\n" + "01067,1,a,,2024-01-01,1\n,2.5,b,,2024-01-02,0\n" * 20)
+    found = {each["column"]: each for each in done("inspect", path, "--json").json["columns"]}
+    assert found["zip"] == {
+        "column": "zip", "type": "text", "gaps": 20, "levels": 1, "partial": False, "example": "01067",
+    }  # fmt: skip
+    assert [each["type"] for each in found.values()] == [
+        "text", "number", "text", "empty", "date", "whole number, target",
+    ]  # fmt: skip
+    assert found["e"]["gaps"] == 40
+    answer = done("train", path, *FAST, "--out", tmp_path / "m.model")
+    for text in (answer.err, done("inspect", path).out):
+        lines = [line.split() for line in text.splitlines()]
+        assert ["column", "type", "gaps", "levels", "example"] in lines
+        assert ["zip", "text", "20", "1", "01067"] in lines
+    assert "column " not in done("train", path, *FAST, "--out", tmp_path / "q.model", "--quiet").err
+    wide = written(tmp_path, ",".join(f"c{i}" for i in range(50)) + "\n" + ",".join("1" * 50) + "\n", "wide.csv")
+    lines = done("inspect", wide, "--y", "c0").out.splitlines()
+    assert lines[-1].startswith("and 20 more columns")
+    assert len(done("inspect", wide, "--y", "c0", "--json").json["columns"]) == 50
+
+
+# -- predictions with other columns beside them
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory) -> Path:
+    """Models of one and of two targets, and rows with an id to predict."""
+    place = tmp_path_factory.mktemp("people")
+    rng = np.random.default_rng(0)
+    lines = [
+        f"{i:05},{a:.3f},{i % 3},{a:.3f},{-a:.3f},{'hi' if a > 0 else 'lo'}\n"
+        for i, a in enumerate(rng.normal(size=300))
+    ]
+    written(place, "id,a,b,y,z,label\n" + "".join(lines))
+    train = ("train", place / "t.csv", "--features", "a,b", *FAST, "--quiet")
+    done(*train, "--target", "label", "--out", place / "label.model")
+    done(*train, "--target", "y", "--target", "z", "--out", place / "two.model")
+    rows = "".join(f"0{i},{i}.50,2,2024-01-0{i},{i}\n" for i in range(1, 6))
+    written(place, "=id,a,b,when,count\n" + rows.replace("03,", "=cmd(),"), "new.csv")
+    pq.write_table(parquet_of(place / "new.csv")[0], place / "new.parquet")
+    return place
+
+
+def answer_rows(people: Path, model: str, data: str, *options: str) -> list[dict[str, str]]:
+    done("predict", people / model, people / data, "--out", people / "o.csv", "--overwrite", "--quiet", *options)
+    with open(people / "o.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("data", ["new.csv", "new.parquet"])
+def test_columns_are_kept_beside_predictions(people, data):
+    plain = answer_rows(people, "label.model", data, "--proba")
+    assert list(plain[0]) == ["prediction", "p_hi", "p_lo"]
+    kept = answer_rows(people, "label.model", data, "--proba", "--keep", "=id", "--keep", "when,count")
+    assert [list(row.values())[3:] for row in kept] == [list(row.values()) for row in plain]
+    assert [row["=id"] for row in kept] == ["01", "02", "=cmd()", "04", "05"]
+    assert [row["count"] for row in kept] == list("12345")
+    assert kept[0]["when"].startswith("2024-01-01")
+    assert list(answer_rows(people, "two.model", data, "--keep", "all")[0]) == [
+        "=id", "a", "b", "when", "count", "prediction_y", "prediction_z",
+    ]  # fmt: skip
+    answer = streamrf("predict", people / "two.model", people / data, "--out", people / "n.csv", "--keep", "iq")
+    assert answer.code == errors.DataError.exit_code
+    assert "no column 'iq'" in answer.err
+
+
+@pytest.mark.parametrize("data", ["new.csv", "new.parquet"])
+def test_formulas_are_quoted_by_option(people, data):
+    rows = answer_rows(people, "two.model", data, "--keep", "=id", "--escape-formulas")
+    assert [row["'=id"] for row in rows] == ["01", "02", "'=cmd()", "04", "05"]
+    assert float(rows[0]["prediction_z"]) < 0  # a negative number is a number
+    answer = streamrf(
+        "predict", people / "two.model", people / data, "--out", people / "n.parquet", "--escape-formulas"
+    )
+    assert answer.code == errors.InputError.exit_code
+
+
+def test_kept_columns_have_types_in_parquet_and_json(people):
+    predict = ("predict", people / "two.model", people / "new.parquet")
+    done(*predict, "--out", people / "k.parquet", "--keep", "all")
+    assert [str(kind) for kind in pq.read_schema(people / "k.parquet").types] == [
+        "string", "double", "int64", "string", "int64", "double", "double",
+    ]  # fmt: skip
+    done(*predict, "--out", people / "k.jsonl", "--keep", "count")
+    assert [json.loads(line)["count"] for line in (people / "k.jsonl").read_text().splitlines()] == [1, 2, 3, 4, 5]
+    answer = streamrf(
+        "predict", people / "two.model", people / "new.parquet", "--out", people / "k.npy", "--keep", "when"
+    )
+    assert "column 'when' is text" in answer.err
+
+
+# -- all the way
+
+
+def nasty(folder: Path, rows: int, seed: int) -> Path:
+    """Marks, quotes, gaps, mixed types, empty and constant columns, infinities, dates in three formats."""
+    rng = np.random.default_rng(seed)
+    size, when = rng.normal(size=rows), rng.integers(0, 700, rows)
+    days = [np.datetime64("2022-01-01") + np.timedelta64(int(day), "D") for day in when]
+    table = {
+        "größe, in m": [f"{value:.3f}".replace(".", ",") for value in size],
+        'kind "x"': rng.choice(["a; b", 'say "hi"', "line\nbreak", "ü"], rows).tolist(),
+        "zip": [f"{code:05}" for code in rng.integers(1, 300, rows)],
+        "id": [f"row {i} {seed}" for i in range(rows)],
+        "mixed": [str(value) if value % 7 else "many" for value in rng.integers(0, 50, rows)],
+        "empty": [""] * rows,
+        "constant": ["7"] * rows,
+        "far": ["inf" if value < 0.02 else f"{value:.2f}".replace(".", ",") for value in rng.random(rows)],
+        "iso": [str(day) for day in days],
+        "day first": [f"{day.astype(object):%d/%m/%Y}" for day in days],
+        "stamp": [f"{day.astype(object):%Y.%m.%d} 0{i % 9}:30" for i, day in enumerate(days)],
+    }
+    for name in ("größe, in m", 'kind "x"', "zip", "mixed", "iso"):
+        gaps = rng.random(rows) < 0.3
+        words = rng.choice(["", "NA", "null", "?", "-"], rows)
+        table[name] = [str(w) if gap else v for v, gap, w in zip(table[name], gaps, words, strict=True)]
+    table["Preis, €"] = [f"{3 * a + day / 300:.3f}".replace(".", ",") for a, day in zip(size, when, strict=True)]
+    path = folder / f"nasty {seed}.csv"
+    with open(path, "w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file, delimiter=";", lineterminator="\r\n")
+        writer.writerows([table, *zip(*table.values(), strict=True)])
+    return path
+
+
+def test_a_nasty_table_goes_all_the_way(tmp_path):
+    train, new = nasty(tmp_path, 1500, 0), nasty(tmp_path, 300, 1)
+    reading = ("--decimal", ",", "--dates", "DMY", "--dates", "stamp=YMD")
+    settings = ("--D", "300", "--pilot", "none", "--threads", "1")
+    answer = done("train", train, "--target", "Preis, €", *reading, *settings, "--out", tmp_path / "m.model")
+    for word in ("'mixed' is read as text", "'zip' is read as text", "'empty'", "'id'"):
+        assert word in answer.err
+    found = {each["column"]: each["type"] for each in done("inspect", train, "--json", *reading).json["columns"]}
+    assert {found[name] for name in ("iso", "day first", "stamp")} == {"date"}
+    assert {found[name] for name in ("größe, in m", "far", "Preis, €")} == {"number"}
+    assert done("evaluate", tmp_path / "m.model", new, *reading, "--json").json["r2"] > 0.3
+    done("predict", tmp_path / "m.model", new, *reading, "--keep", "id", "--out", tmp_path / "p.csv", "--quiet")
+    with open(tmp_path / "p.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == [f"row {i} 1" for i in range(300)]
+    done("predict", tmp_path / "m.model", new, new, *reading, "--out", tmp_path / "two.csv", "--quiet")
+    with open(tmp_path / "two.csv", newline="") as file:  # through parquet, and as rows came: the same
+        again = [float(row["prediction"]) for row in csv.DictReader(file)]
+    assert again[:300] == [float(row["prediction"]) for row in rows]

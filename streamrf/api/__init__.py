@@ -8,13 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.columns import Handling, known_choice
+from streamrf.data.columns import Handling, known_choice, names_of
 from streamrf.data.open import open_source
 from streamrf.data.source import Source
 from streamrf.data.writers import open_shared_writer, open_writer
 from streamrf.engines.base import Engine
 from streamrf.models.model import Model
-from streamrf.models.predict import WritingEngine, evaluate_rows, gather_scores, predict_rows, prediction_columns
+from streamrf.models.predict import (
+    KeptOfSource,
+    PredictedColumns,
+    WritingEngine,
+    evaluate_rows,
+    gather_scores,
+    predict_rows,
+    prediction_columns,
+)
 from streamrf.recipe import Recipe
 from streamrf.solvers.plan import Plan
 from streamrf.support.errors import InputError
@@ -64,26 +72,29 @@ def predict(
     proba: bool = False,
     out: str | Path | None = None,
     overwrite: bool = False,
+    keep: str | Sequence[str] = (),
     threads: int | None = None,
     engine: WritingEngine | None = None,
     **options: Any,
 ) -> np.ndarray | int:
     """Predict every row and return an array in row order, or write it to ``out`` and return the number of rows.
 
-    ``proba`` gives the probability of each class instead of the label (in a file: beside it). With a
+    ``proba`` gives the probability of each class instead of the label (in a file: beside it). ``keep`` names columns
+    of a table that are written beside the predictions ("all": every one). With a
     ``ClusterEngine`` the workers write ``out``.
     """
     model = _model(model)
     source = _source_for(model, data, options, need_targets=False)
-    columns = prediction_columns(model, proba)
+    prediction_columns(model, proba)  # fails early where there are no probabilities
     if out is None and engine is not None:
         raise InputError("the workers of a cluster write the predictions: set out= to a place that all can reach")
     with Threads(threads) as pool:
         if out is None:
             return _finished(model, gather_scores(model, source, pool), proba)
         open_output = open_writer if engine is None else open_shared_writer
-        with open_output(out, source.n_rows, columns, overwrite=overwrite) as writer:
-            return predict_rows(model, source, writer, threads=pool, reporter=Reporter(), proba=proba, engine=engine)
+        made = PredictedColumns(model, proba, KeptOfSource(source, names_of(keep)) if keep else None)
+        with open_output(out, source.n_rows, made.types(), overwrite=overwrite) as writer:
+            return predict_rows(made, source, writer, threads=pool, reporter=Reporter(), engine=engine)
 
 
 def evaluate(

@@ -15,8 +15,10 @@ from streamrf.cli.recipe_options import nan_option
 if TYPE_CHECKING:
     from streamrf.data.writers import ColumnTypes, Writer
     from streamrf.models.model import Model
+    from streamrf.models.predict import Kept, PredictedColumns
 
 STREAM = "-"
+CLUSTER = ("workers", "scheduler", "tls_ca", "tls_cert", "tls_key")
 
 
 @click.command("evaluate")
@@ -75,6 +77,9 @@ def evaluate_command(model: str, data: tuple[str, ...], **options: Any) -> None:
     help="Format of standard input and output.",
 )
 @shared.overwrite_option
+@click.option("--keep", multiple=True, metavar="COLUMN",
+              help="Also write this column of the data, such as an id; 'all' is every one.")  # fmt: skip
+@click.option("--escape-formulas", is_flag=True, help="Put a quote before text in CSV that a spreadsheet would run.")
 @click.option("--proba", is_flag=True, help="Also write the probability of each class.")
 @click.option("--std", is_flag=True, help="Also write the standard deviation of each predicted number.")
 @shared.cluster_options
@@ -89,7 +94,7 @@ def predict_command(model: str, data: tuple[str, ...], **options: Any) -> None: 
     Examples:
       streamrf predict data.model new.zarr --out predictions.zarr
       streamrf predict data.model jan.parquet feb.parquet --out predictions.csv --proba
-      streamrf predict data.model new.csv --out predictions.csv
+      streamrf predict data.model new.csv --out predictions.csv --keep id
       tail -f rows.jsonl | streamrf predict data.model - --format jsonl --out - | consumer
     """
     from streamrf.data.columns import describe_unknown
@@ -101,21 +106,22 @@ def predict_command(model: str, data: tuple[str, ...], **options: Any) -> None: 
 
     out, as_json = options["out"], options["as_json"]
     _check_streams(data, out, as_json)
-    form = _stream_form(data, options["form"])
+    _check_formulas(options)
+    form = _stream_form(data, options)
     if form:
         _refuse_parts(options)
     loaded = Model.load(model)
     if options["std"]:
         with Threads(options["threads"]) as threads:
             attach_posterior(loaded, model, threads)
-    columns = prediction_columns(loaded, options["proba"])
-    job, start = _Job(loaded, columns, options), time.monotonic()
+    prediction_columns(loaded, options["proba"])  # fails early where there are no probabilities
+    job, start = _Job(loaded, options), time.monotonic()
     rows, unknown = job.stream(data[0], form) if form else job.source(data)
     seconds = time.monotonic() - start
     if unknown:
         shared.reporter_for(options).note(describe_unknown(unknown))
     if as_json:
-        names = [name for name, _ in columns]
+        names = [name for name, _ in job.columns]
         shared.print_json({"out": out, "rows": rows, "columns": names, "unknown_levels": unknown, "seconds": seconds})
     elif out != STREAM:
         say(f"{format_count(rows)} rows to {out}: {rows / seconds:,.0f} rows/s")
@@ -130,11 +136,19 @@ def _check_streams(data: tuple[str, ...], out: str, as_json: bool) -> None:
         raise InputError("--out - and --json both write to standard output: give only one of them")
 
 
+def _check_formulas(options: shared.Options) -> None:
+    from streamrf.support.errors import InputError
+
+    out = options["out"]
+    if options["escape_formulas"] and not (options["form"] == "csv" if out == STREAM else out.lower().endswith(".csv")):
+        raise InputError(f"`escape_formulas` is about CSV, and the output is {out}: leave it out")
+
+
 def _refuse_parts(options: shared.Options) -> None:
     """Refuse options for tables: streams are predicted in this process, and their columns are matched by name."""
     from streamrf.support.errors import InputError
 
-    names = ("workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "target", "features", "exclude")
+    names = (*CLUSTER, "target", "features", "exclude")
     given = next((name for name in names if options[name]), None)
     if given:
         raise InputError(
@@ -143,48 +157,68 @@ def _refuse_parts(options: shared.Options) -> None:
         )
 
 
-def _stream_form(data: tuple[str, ...], asked: str) -> str | None:
-    """The format of a stream of rows; None for tables that are read in parts."""
+def _stream_form(data: tuple[str, ...], options: shared.Options) -> str | None:
+    """The format of a stream of rows; None for tables that are read in parts, or converted to such tables first."""
+    from streamrf.data.locations import is_pattern
     from streamrf.data.readers import stream_format
 
     if data == (STREAM,):
-        return asked
-    return stream_format(data[0]) if len(data) == 1 else None
+        return options["form"]
+    if len(data) > 1 or is_pattern(data[0]) or any(options[name] for name in CLUSTER):
+        return None
+    return stream_format(data[0])
 
 
 class _Job:
     """One prediction, wherever the rows come from and go to."""
 
-    def __init__(self, model: Model, columns: ColumnTypes, options: shared.Options) -> None:
-        self.model, self.columns, self.options = model, columns, options
+    columns: ColumnTypes = ()  # of the output, once the data is open
+
+    def __init__(self, model: Model, options: shared.Options) -> None:
+        self.model, self.options = model, options
 
     def stream(self, location: str, form: str) -> tuple[int, dict[str, int]]:
         """Rows as they come."""
         from streamrf.data.readers import arriving_tables
         from streamrf.data.writers import UNKNOWN, write_blocks
-        from streamrf.models.predict import PredictedColumns
         from streamrf.models.predict_stream import StreamBlocks, stream_columns
         from streamrf.support.threads import Threads
 
-        where = "standard input" if location == STREAM else location
-        blocks = StreamBlocks(self.model, arriving_tables(location, form, stream_columns(self.model), where), where)
+        where, keep = "standard input" if location == STREAM else location, self.options["keep"]
+        reading = shared.reading_given(self.options) | ({"keeps": True} if keep else {})
+        tables = arriving_tables(location, form, stream_columns(self.model), where, **reading)
+        blocks = StreamBlocks(self.model, tables, where, keep)
+        made = self._predicted(blocks if keep else None)
         with Threads(self.options["threads"]) as threads, self._writer(UNKNOWN) as writer:
-            rows = write_blocks(PredictedColumns(self.model, self.options["proba"]), blocks, writer, threads)
+            rows = write_blocks(made, blocks, writer, threads)
         return rows, blocks.unknown
 
     def source(self, data: tuple[str, ...]) -> tuple[int, dict[str, int]]:
         """Tables that are read in parts, here or by a cluster."""
-        from streamrf.models.predict import predict_rows
+        from streamrf.models.predict import KeptOfSource, predict_rows
 
         source = shared.open_data(data, self.options, need_targets=False, known=self.model)
+        made = self._predicted(KeptOfSource(source, self.options["keep"]) if self.options["keep"] else None)
         with shared.working(self.options) as work:
             engine: Any = work.settings.engine  # a cluster's, which can write, or None
             with self._writer(source.n_rows, shared=engine is not None) as writer:
                 rows = predict_rows(
-                    self.model, source, writer, threads=work.threads, reporter=work.reporter,
-                    proba=self.options["proba"], engine=engine,
+                    made, source, writer, threads=work.threads, reporter=work.reporter, engine=engine
                 )  # fmt: skip
         return rows, dict(source.unknown_levels)
+
+    def _predicted(self, kept: Kept | None) -> PredictedColumns:
+        from streamrf.models.predict import PredictedColumns
+        from streamrf.support.errors import InputError
+
+        made = PredictedColumns(self.model, self.options["proba"], kept, self.options["escape_formulas"])
+        self.columns = made.types()
+        text = next((name for name, dtype in kept.types if dtype.kind == "U"), None) if kept else None
+        if text is not None and self.options["out"].rstrip("/").lower().endswith((".zarr", ".npy")):
+            raise InputError(
+                f"column '{text}' is text, which cannot be kept in {self.options['out']}: write .parquet or .csv"
+            )
+        return made
 
     def _writer(self, n_rows: int, *, shared: bool = False) -> Writer:
         from streamrf.data.writers import open_shared_writer, open_writer

@@ -6,7 +6,9 @@ pass is tried again.
 
 from __future__ import annotations
 
+import csv
 import difflib
+import fnmatch
 import glob
 import io
 import os
@@ -198,6 +200,20 @@ def no_such(kind: str, name: str, known: Iterable[str], where: str, hint: str = 
     near = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower() == name.lower()]
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return DataError(f"no {kind} '{name}' in {where}: {listed(names)}{guess}{hint}")
+
+
+def names_in(text: str, known: Sequence[str], where: str) -> list[str]:
+    """A name as it is, else the parts of a list with commas (a part with a comma in quotes), each perhaps a pattern."""
+    if text in known:
+        return [text]
+    found: list[str] = []
+    for part in next(csv.reader([text], skipinitialspace=True), []):
+        part = part.strip()
+        matched = [part] if part in known else fnmatch.filter(known, part) if any(m in part for m in "*?") else [part]
+        if not matched:
+            raise no_such("column", part, known, where, " (no name fits the pattern)")
+        found += [name for name in matched if name]
+    return found
 
 
 def listed(names: Sequence[str], limit: int = 12) -> str:

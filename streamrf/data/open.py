@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +15,7 @@ import numpy as np
 from streamrf.data.cache import Reading, as_parquet, ordered_files
 from streamrf.data.columns import Choice, Columns, Handling, names_of
 from streamrf.data.frames import frame_table, is_frame
-from streamrf.data.locations import absolute, is_pattern, matches, no_such
+from streamrf.data.locations import absolute, is_pattern, matches, names_in
 from streamrf.data.readers import reader_by_ending, reader_of, row_reader_at
 from streamrf.data.readers.base import BatchReader, Chained, RowReader
 from streamrf.data.readers.memory import ArraySource, CountingSource
@@ -112,24 +110,10 @@ def with_own_names(choice: Choice, known: Sequence[str], where: str) -> Choice:
     """The same for a table with these columns."""
 
     def resolved(names: Sequence[str]) -> list[str]:
-        return list(dict.fromkeys(name for text in names for name in _names_in(text, known, where)))
+        return list(dict.fromkeys(name for text in names for name in names_in(text, known, where)))
 
     features = None if choice.features is None else resolved(names_of(choice.features))
     return replace(choice, features=features, exclude=resolved(names_of(choice.exclude)))
-
-
-def _names_in(text: str, known: Sequence[str], where: str) -> list[str]:
-    """A name as it is, else the parts of a list with commas (a part with a comma in quotes), each perhaps a pattern."""
-    if text in known:
-        return [text]
-    found: list[str] = []
-    for part in next(csv.reader([text], skipinitialspace=True), []):
-        part = part.strip()
-        matched = [part] if part in known else fnmatch.filter(known, part) if any(m in part for m in "*?") else [part]
-        if not matched:
-            raise no_such("column", part, known, where, " (no name fits the pattern)")
-        found += [name for name in matched if name]
-    return found
 
 
 def _open(data: Data, choice: Choice) -> Source:

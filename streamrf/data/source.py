@@ -141,6 +141,14 @@ class Source(Matrix):
         """The weight of each of these rows."""
         return np.ones(len(span))
 
+    def kept_types(self, asked: Sequence[str]) -> list[tuple[str, np.dtype]]:
+        """Raw columns that go beside predictions: their names, and the types that ``read_kept`` gives them."""
+        raise InputError(f"`keep` is about tables with named columns, and {self.location} is an array: leave it out")
+
+    def read_kept(self, span: Span, types: Sequence[tuple[str, np.dtype]]) -> dict[str, np.ndarray]:
+        """Raw columns of these rows; text where a column is anything but numbers without gaps."""
+        raise InputError(f"{self.location} has no raw columns")
+
     @abstractmethod
     def read_bytes(self, span: Span) -> int:
         """Memory that reading this span needs at its peak: what is decoded and what is returned."""

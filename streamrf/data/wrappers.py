@@ -51,6 +51,12 @@ class SourceWrapper(Source):
     def read_weights(self, span: Span) -> np.ndarray:
         return self.source.read_weights(span)
 
+    def kept_types(self, asked: Sequence[str]) -> list[tuple[str, np.dtype]]:
+        return self.source.kept_types(asked)
+
+    def read_kept(self, span: Span, types: Sequence[tuple[str, np.dtype]]) -> dict[str, np.ndarray]:
+        return self.source.read_kept(span, types)
+
     def read_bytes(self, span: Span) -> int:
         return self.source.read_bytes(span)
 
@@ -213,6 +219,15 @@ class Shards(RowReader):
         keys = [block.key for block in blocks if block.key is not None]
         X, key = _joined([block.X for block in blocks], self.x_dtype), _joined(keys, None) if keys else None
         return Block(X, y, row_numbers(span), key=key)
+
+    def kept_types(self, asked: Sequence[str]) -> list[tuple[str, np.dtype]]:
+        found = [part.kept_types(asked) for part in self.parts]
+        alike = all(types == found[0] for types in found)
+        return found[0] if alike else [(name, np.dtype("U")) for name, _ in found[0]]
+
+    def read_kept(self, span: Span, types: Sequence[tuple[str, np.dtype]]) -> dict[str, np.ndarray]:
+        parts = [part.read_kept(piece, types) for part, piece in self._pieces(span)]
+        return {name: np.concatenate([part[name] for part in parts]) for name, _ in types}
 
     def _features(self, span: Span) -> np.ndarray:
         return self.read(span).X

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from streamrf.data.source import Block, Source, work_spans
+from streamrf.data.open import open_source
+from streamrf.data.source import Block, Source, Span, work_spans
 from streamrf.data.writers import ArrayWriter, TableWriter, Writer, write_blocks
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.engines.local import LocalEngine, pieces, read_ahead
@@ -23,14 +24,61 @@ from streamrf.support.threads import Threads
 SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20
 
 
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet may run begins with one of these
+
+
+class Kept(Protocol):
+    """Raw columns that go beside the predictions of some rows."""
+
+    types: list[tuple[str, np.dtype]]
+
+    def rows(self, index: np.ndarray) -> dict[str, np.ndarray]: ...
+
+
+class KeptOfSource:
+    """Raw columns of a source. Another process opens the source anew."""
+
+    def __init__(self, source: Source, asked: Sequence[str]) -> None:
+        self._source, self.types = source, source.kept_types(asked)
+
+    def rows(self, index: np.ndarray) -> dict[str, np.ndarray]:
+        return self._source.read_kept(Span(int(index[0]), int(index[-1]) + 1), self.types)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"spec": self._source.spec(), "types": self.types}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._source, self.types = open_source(**state["spec"]), state["types"]
+
+
 @dataclass
 class PredictedColumns:
-    """Returns the predicted columns of a block of rows."""
+    """Returns the predicted columns of a block of rows, after those that are kept.
+
+    With ``escape`` a text that a spreadsheet would take for a formula begins with a quote.
+    """
 
     model: Model
     proba: bool
+    kept: Kept | None = None
+    escape: bool = False
+
+    def types(self) -> list[tuple[str, np.dtype]]:
+        """Names and types of the columns."""
+        predicted, kept = prediction_columns(self.model, self.proba), self.kept.types if self.kept else []
+        both = {name for name, _ in predicted} & {name for name, _ in kept}
+        if both:
+            raise InputError(
+                f"the data has a column '{min(both)}', as the predictions have: name other columns in `keep`"
+            )
+        return [(_escaped(name) if self.escape else name, dtype) for name, dtype in [*kept, *predicted]]
 
     def __call__(self, block: Block, threads: Threads) -> dict[str, np.ndarray]:
+        kept = self.kept.rows(block.index) if self.kept else {}
+        columns = {**kept, **self._predicted(block, threads)}
+        return {_escaped(name): _escaped_values(each) for name, each in columns.items()} if self.escape else columns
+
+    def _predicted(self, block: Block, threads: Threads) -> dict[str, np.ndarray]:
         model, scores = self.model, self.model.scores(block.X, threads)
         names = [name for name, _ in prediction_columns(model, self.proba)]
         if not model.is_classifier:
@@ -44,6 +92,14 @@ class PredictedColumns:
         return columns
 
 
+def _escaped(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULAS) else text
+
+
+def _escaped_values(values: np.ndarray) -> np.ndarray:
+    return np.array([_escaped(text) for text in values.tolist()], "U") if values.dtype.kind == "U" else values
+
+
 def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
     """Names and types of the columns that ``PredictedColumns`` returns."""
     if proba and not model.is_classifier:
@@ -55,7 +111,9 @@ def prediction_columns(model: Model, proba: bool) -> list[tuple[str, np.dtype]]:
         return columns
     kinds = ("prediction",) if model.posterior is None else ("prediction", "std")
     outputs = model.coding.outputs
-    names = [kind if outputs == 1 else f"{kind}_{i}" for kind in kinds for i in range(outputs)]
+    known = model.target_names or ()
+    ends = known if len(known) == outputs else range(outputs)
+    names = [kind if outputs == 1 else f"{kind}_{end}" for kind in kinds for end in ends]
     return [(name, np.dtype(np.float64)) for name in names]
 
 
@@ -68,18 +126,21 @@ class WritingEngine(Protocol):
 
 
 def predict_rows(
-    model: Model, source: Source, writer: Writer, *, threads: Threads, reporter: Reporter, proba: bool,
+    made: PredictedColumns, source: Source, writer: Writer, *, threads: Threads, reporter: Reporter,
     engine: WritingEngine | None = None,
 ) -> int:  # fmt: skip
     """Write a prediction for every row of a source, here or by the workers of ``engine``; return the number of rows."""
-    model.check_fits(source)
+    made.model.check_fits(source)
     reporter.started("predicting", source.n_rows, 0)
-    predictor, watch = PredictedColumns(model, proba), lambda rows: reporter.advanced(rows, None)
+
+    def watch(rows: int) -> None:
+        reporter.advanced(rows, None)
+
     if engine is None:
-        write_blocks(predictor, source_blocks(source), writer, threads, watch)
+        write_blocks(made, source_blocks(source), writer, threads, watch)
     else:
         assert isinstance(writer, TableWriter)
-        engine.write(predictor, source, writer, watch)
+        engine.write(made, source, writer, watch)
     reporter.finished()
     return source.n_rows
 

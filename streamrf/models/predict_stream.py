@@ -5,13 +5,17 @@ Apart from ``predict`` because it needs pyarrow, which is slow to import.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
+import pyarrow as pa
 
 from streamrf.data.columns import Columns
 from streamrf.data.columns.encoding import Encoder
+from streamrf.data.columns.learning import TEXT
 from streamrf.data.readers.base import Arrived
+from streamrf.data.readers.columns import kept_names, kept_values
 from streamrf.data.source import Block
 from streamrf.models.model import Model
 from streamrf.support.errors import DataError
@@ -27,8 +31,14 @@ def stream_columns(model: Model) -> Columns | None:
 class StreamBlocks:
     """Turns the tables of a stream into blocks of rows; ``unknown`` counts levels that training had not seen."""
 
-    def __init__(self, model: Model, tables: Iterable[Arrived], where: str) -> None:
-        self._model, self._tables, self._where = model, tables, where
+    def __init__(self, model: Model, tables: Iterable[Arrived], where: str, keep: Sequence[str] = ()) -> None:
+        self._model, self._tables, self._where = model, iter(tables), where
+        self._arrived: Arrived | None = None
+        self.types: list[tuple[str, np.dtype]] = []
+        if keep:  # the first rows tell which columns there are
+            self._arrived = next(self._tables, None)
+            known = [] if self._arrived is None else _raw(self._arrived).column_names
+            self.types = [(name, TEXT) for name in kept_names(keep, known, where)]
         columns = stream_columns(model)
         self._encoder = None if columns is None else Encoder(columns)
 
@@ -38,10 +48,18 @@ class StreamBlocks:
 
     def __iter__(self) -> Iterator[Block]:
         rows = 0
-        for arrived in self._tables:
+        first = [] if self._arrived is None else [self._arrived]
+        for arrived in chain(first, self._tables):
+            self._arrived = arrived
             X = self._features(arrived)
             yield Block(X, None, np.arange(rows, rows + len(X)))
             rows += len(X)
+
+    def rows(self, index: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns to keep of the block that came last."""
+        assert self._arrived is not None
+        table = _raw(self._arrived)
+        return {name: kept_values(table.column(name), dtype) for name, dtype in self.types}
 
     def _features(self, arrived: Arrived) -> np.ndarray:
         table = arrived.table
@@ -67,3 +85,7 @@ class StreamBlocks:
                 " have no names: give exactly these, in their order"
             )
         return Columns.of_numbers(names)
+
+
+def _raw(arrived: Arrived) -> pa.Table:
+    return arrived.table if arrived.raw is None else arrived.raw

@@ -18,7 +18,7 @@ import os
 import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from itertools import chain
@@ -198,7 +198,7 @@ class BatchReader(SequentialReader, RawTable):
     def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
         """Tables of rows as a stream brings them: the columns of a coding, or without one all, as numbers.
 
-        ``options`` are those of the reader, and ``keep``: further columns that the tables must have (see ``kept``).
+        ``options`` are those of the reader, and ``keeps``: whether the tables must have all other columns too.
         """
         raise InputError(f"{cls.format} cannot be read from a stream")
 
@@ -236,12 +236,6 @@ class TextReader(BatchReader):
         if os.path.exists(self.location) and self.location.lower().endswith(self.endings):  # not compressed
             self.expected_rows = rows * os.path.getsize(self.location) // max(1, size)
 
-    @staticmethod
-    def kept(known: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-        """The columns that ``options["keep"]`` asks for: names, or True for all."""
-        keep = options.get("keep") or ()
-        return list(known) if keep is True else [name for name in keep if name in known]
-
 
 class Arrived(NamedTuple):
     """Rows that have come, and the place of the first of them."""
@@ -249,6 +243,7 @@ class Arrived(NamedTuple):
     table: pa.Table
     first: int
     unit: str  # what ``first`` counts: lines or rows
+    raw: pa.Table | None = None  # all columns as they are written, where that was asked for and is another table
 
 
 class Chained(BatchReader):

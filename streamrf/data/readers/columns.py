@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -11,10 +11,12 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamrf.data.columns import Choice, Columns
-from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts
-from streamrf.data.columns.learning import choose_columns
+from streamrf.data.columns.encoding import Encoder, as_numbers, as_texts, whole
+from streamrf.data.columns.learning import TEXT, choose_columns, numpy_type
+from streamrf.data.locations import names_in, no_such
 from streamrf.data.readers.arrays import as_targets, rows_of
 from streamrf.data.readers.base import RowReader, content_digest, row_numbers
 from streamrf.data.source import Block, Span, even_spans
@@ -22,6 +24,8 @@ from streamrf.data.split import input_keys
 from streamrf.support.errors import DataError
 
 TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
+ALL = "all"  # instead of names of columns to keep
+BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
 PIECE_BYTES = 32 << 20  # of a block that is part of a row group
 
@@ -159,6 +163,20 @@ class ColumnSource(RowReader):
             self._fill(y[part], batch, targets)
         return X, as_targets(y, y_dtype, f"the target of {self.location}")
 
+    def kept_types(self, asked: Sequence[str]) -> list[tuple[str, np.dtype]]:
+        schema = self._files.schemas()[0]
+        names = kept_names(asked, schema.names, self.location)
+        types = {name: numpy_type(schema.field(name).type) or TEXT for name in names}
+        plain = {name for name in names if not pa.types.is_temporal(schema.field(name).type)}
+        gaps = self._files.nullable(plain)
+        return [(name, types[name] if name in plain and name not in gaps else TEXT) for name in names]
+
+    def read_kept(self, span: Span, types: Sequence[tuple[str, np.dtype]]) -> dict[str, np.ndarray]:
+        names, parts = [name for name, _ in types], list[dict[str, np.ndarray]]()
+        for _, batch in self._files.batches(span, names, BATCH_ROWS):
+            parts.append({name: kept_values(batch.column(name), dtype) for name, dtype in types})
+        return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
     def _fill(self, out: np.ndarray, batch: pa.RecordBatch, names: list[str]) -> None:
         for j, name in enumerate(names):
             fill_column(out[:, j], batch.column(name), f"column '{name}' of {self.location}")
@@ -190,6 +208,33 @@ def _pieces(rows: Span, most: int) -> list[Span]:
     """Near-equal parts of at most so many rows."""
     size = -(-len(rows) // -(-len(rows) // most))
     return [Span(rows.start + part.start, rows.start + part.stop) for part in even_spans(len(rows), size)]
+
+
+def kept_names(asked: Sequence[str], known: Sequence[str], where: str) -> list[str]:
+    """The columns to keep: all, or those with these names, patterns or lists of them."""
+    if list(asked) == [ALL] and ALL not in known:
+        return list(known)
+    found = list(dict.fromkeys(name for text in asked for name in names_in(text, known, where)))
+    absent = next((name for name in found if name not in known), None)
+    if absent is not None:
+        raise no_such("column", absent, known, where, " (to keep)")
+    return found
+
+
+def kept_values(values: pa.Array | pa.ChunkedArray, dtype: np.dtype) -> np.ndarray:
+    """A raw column in numpy; as text, a missing value is empty, and a date is written as ISO 8601 has it."""
+    if dtype.kind != "U":
+        return as_numbers(values).astype(dtype, copy=False)
+    values = whole(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    try:
+        texts = values.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        texts = pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
+    if pa.types.is_timestamp(values.type):
+        texts = pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
+    return np.asarray(texts.fill_null("").to_pylist(), dtype="U")
 
 
 def widened(dtype: np.dtype, has_nulls: bool) -> np.dtype:

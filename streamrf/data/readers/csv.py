@@ -113,13 +113,13 @@ class CsvBatches(TextReader):
 
     @classmethod
     def arriving(cls, stream: IO[bytes], columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
-        reading = CsvReading.of(**{name: value for name, value in options.items() if name != "keep"})
+        reading = CsvReading.of(**{name: value for name, value in options.items() if name != "keeps"})
         for parser, lines in parsed_blocks(stream, where, reading, STREAM_BLOCK):
             names = parser.dialect.names
             known = columns or Columns.of_numbers(names)
             kinds = {c.name: _field_of(c, reading.spelling) for c in known.columns if c.name in names}
-            kinds |= {name: pa.field(name, TEXT) for name in cls.kept(names, options) if name not in kinds}
-            yield Arrived(parser.table(lines, list(kinds.values()), lenient=True), lines.first, "line")
+            raw = parser.texts(lines) if options.get("keeps") else None
+            yield Arrived(parser.table(lines, list(kinds.values()), lenient=True), lines.first, "line", raw)
 
     def origin(self, name: str) -> str:
         return self._findings[name].half_sentence() if name in self._findings else ""
@@ -282,7 +282,8 @@ class CsvParser:
             numbers = parsed(pc.replace_substring_regex(values, r"^([+-]?)0+([0-9])", r"\1\2"), kind, self._decimal)
             if numbers is not None:
                 return numbers
-        return cast_text(values, _ALSO[kind.type])
+        found = parsed(values, pa.field(kind.name, kind.type), self._decimal)  # dates as ISO has them
+        return cast_text(values, _ALSO[kind.type]) if found is None else found
 
     def _wrong(self, values: pa.Array, kind: pa.Field, lines: Lines) -> Unfit:
         """Names the first value that is of no type that would do, or else the first that is not of this one."""

@@ -64,9 +64,16 @@ class JsonLinesStream(StreamWriter):
     """An object for each row."""
 
     def write(self, first_row: int, block: Columns) -> None:
-        lists = [np.asarray(block[name]).tolist() for name in self.names]
+        lists = [_json_values(np.asarray(block[name])) for name in self.names]
         objects = (dict(zip(self.names, row, strict=True)) for row in zip(*lists, strict=True))
         self.send("".join(json.dumps(one, allow_nan=False, ensure_ascii=False) + "\n" for one in objects).encode())
+
+
+def _json_values(values: np.ndarray) -> list[object]:
+    """What is not finite is null: JSON has no word for it."""
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return values.tolist()
+    return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
 class ArrowStream(StreamWriter):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 GROUP_BYTES = 16 << 20  # large enough to read fast, small enough to hold a few
 TEXT_BYTES = 32  # a guess at a text value
@@ -16,6 +17,9 @@ def write_tables(
     place: str | Path, schema: pa.Schema, tables: Iterable[pa.Table], rows: int, progress: Callable[[int], None]
 ) -> int:
     """Write tables one after the other, ``rows`` rows to a row group; the number of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     held: list[pa.Table] = []
     done = count = 0
     with pq.ParquetWriter(place, schema, write_page_checksum=True) as writer:
