@@ -23,17 +23,12 @@ from streamrf.api import evaluate
 from streamrf.cli.display import print_metrics
 from streamrf.cli.train import default_out
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Block
 from streamrf.engines.base import Pass
 from streamrf.engines.local import PIECE, LocalEngine
-from streamrf.features.targets import TargetCoding
 from streamrf.models.model import Model
-from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments
 from streamrf.support import errors
-from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.fourier import PilotRun
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -680,14 +675,6 @@ def test_a_rare_class_does_not_rule_the_pilot(tmp_path):
     done("train", data, "--D", "16", "--kernel", "gaussian", "--threads", "1", "--quiet", "--out", tmp_path / "m.model")
     story = json.loads((tmp_path / "m.model" / "model.json").read_text())["story"]
     assert max(trial["error"] for trial in story["pilot"]) < 5  # in variances of the targets
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_variances_of_classes_come_from_counts(classes):
-    X, y = labelled(300, classes)
-    coding = TargetCoding.classification(tuple(range(classes)))
-    run = PilotRun(Block(X, y, np.arange(300)), coding, Recipe(), Threads(1, limit_blas=False), reporter=Reporter())
-    assert run.target_variance() == pytest.approx(coding.values(y).var(axis=0))
 
 
 def test_gamma_is_a_width(shelf, tmp_path):

@@ -15,6 +15,7 @@ from documents import LANGUAGES, RUN, blocks, make_programs, make_what_is_missin
 from streamrf.cli import cli
 from streamrf.features.fourier import KINDS, kind_of
 from streamrf.support import errors
+from streamrf.training.pilot import defaults
 from streamrf.training.pilot import fourier as pilot
 
 PAGES = {str(page.relative_to(PROJECT)): page for page in pages()}
@@ -123,10 +124,10 @@ def table_after(page, heading):
 
 def test_defaults_without_a_pilot_are_those_documented():
     documented = dict(table_after("pilot.md", "## Without a pilot"))
-    assert documented["scaling"] == pilot.DEFAULTS["scaling"]
-    assert documented["kernel"] == pilot.DEFAULTS["kernel"]
-    assert documented["bits"] == pilot.DEFAULTS["bits"]
-    assert documented["lambda"].startswith(f"starts at {pilot.DEFAULTS['ridge']}")
+    assert documented["scaling"] == defaults.DEFAULTS["scaling"]
+    assert documented["kernel"] == defaults.DEFAULTS["kernel"]
+    assert documented["bits"] == defaults.DEFAULTS["bits"]
+    assert documented["lambda"].startswith(f"starts at {defaults.DEFAULTS['ridge']}")
 
 
 def test_every_kind_of_frequencies_is_documented():

@@ -6,7 +6,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from streamrf import KernelClassifier, KernelRegressor, RandomFeatures
 
 MACHINES = {"D": 60, "pilot": "none", "threads": 1}
-WEIGHTS = "scaling and hold-out rows are of rows as they come, whatever they count for"
+WEIGHTS = "it sets cv to a list of splits, and `cv` is a number of folds here; test_weights.py checks the same"
 FEW = "it trains on 50 rows: 4 of them are held out to calibrate, none of the one class that counts"
 EXPECTED = {
     "check_sample_weight_equivalence_on_dense_data": WEIGHTS,

@@ -11,7 +11,8 @@ from streamrf.recipe import Recipe
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot import fourier
-from streamrf.training.pilot.fourier import FAR, ROWS_A_FEATURE, STEEPEST, PilotRun, lowest, power, reach
+from streamrf.training.pilot.fourier import PilotRun
+from streamrf.training.pilot.trend import FAR, ROWS_A_FEATURE, STEEPEST, lowest, power, reach
 
 FEW = 64
 

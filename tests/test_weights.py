@@ -6,6 +6,7 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from tables import write_zarr
 
+from streamrf import KernelClassifier, KernelRegressor
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
@@ -291,3 +292,19 @@ def test_small_fits_weigh_the_features_that_the_map_has(kind, bits):
     np.testing.assert_allclose(
         np.tril(state.layout.columns(state.totals, 0, 40)[:40]), np.tril(wanted), rtol=1e-4, atol=1e-3 * wanted.max()
     )
+
+
+@pytest.mark.parametrize(("bits", "close"), [("float64", 1e-10), ("12", 1e-4)])
+@pytest.mark.parametrize("classifier", [False, True])
+def test_a_weight_is_a_number_of_copies(classifier, bits, close):
+    """Scikit-learn's check_sample_weight_equivalence, with lambda given: rows that choose one are another matter."""
+    rng = np.random.default_rng(42)
+    X, counts = rng.normal(size=(200, 6)), rng.integers(0, 5, 200)
+    y = (X[:, 0] * X[:, 1] > 0).astype(int) if classifier else X[:, 0] * X[:, 1]
+    order = rng.permutation(counts.sum())
+    copies = (np.repeat(array, counts, axis=0)[order] for array in (X, y))
+    kind, settings = KernelClassifier if classifier else KernelRegressor, {"holdout": 0.0, "ridge": 1e-3, "bits": bits}
+    weighted = kind(D=60, pilot="none", threads=1, **settings).fit(X, y, sample_weight=counts)
+    repeated = kind(D=60, pilot="none", threads=1, **settings).fit(*copies)
+    assert weighted.model_.recipe.length_scale == pytest.approx(repeated.model_.recipe.length_scale, rel=1e-9)
+    assert weighted.model_.scores(X, ALONE) == pytest.approx(repeated.model_.scores(X, ALONE), abs=close)

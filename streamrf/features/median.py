@@ -10,7 +10,8 @@ from streamrf.features.kernels import make_kernel
 from streamrf.support.quantiles import median
 
 ROWS, SHIFTS = 1000, 8
-ALL_PAIRS = 128  # different rows up to which every pair counts
+MOST_GAPS = 8_000_000  # values
+ALL_PAIRS = 300  # different rows up to which every pair counts, in few enough columns
 
 
 def median_length_scale(
@@ -55,7 +56,7 @@ def _pair_gaps(
     sample = np.asarray(X[rows], dtype=np.float64)
     shares = None if weights is None else weights[rows]
     different, place = np.unique(sample, axis=0, return_inverse=True)
-    if len(different) <= ALL_PAIRS:
+    if len(different) <= ALL_PAIRS and different.size * len(different) <= MOST_GAPS:
         counts = np.bincount(place.ravel(), weights=shares, minlength=len(different))
         one, other = np.triu_indices(len(different), 1)
         return np.abs(different[one] - different[other]), counts[one] * counts[other]

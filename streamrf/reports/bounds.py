@@ -28,7 +28,7 @@ from streamrf.support.errors import InputError
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import sample_rows
-from streamrf.training.pilot.fourier import defaults
+from streamrf.training.pilot.defaults import defaults
 
 _COLUMNS = 1024  # features that are in float64 at once
 

@@ -41,7 +41,7 @@ from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import ALONE, Threads, available_cores, seconds_of
 from streamrf.support.units import format_bytes
 from streamrf.training.pilot.choice import RIDGES
-from streamrf.training.pilot.fourier import defaults
+from streamrf.training.pilot.defaults import defaults
 
 FEWEST_ROWS = 8
 DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # learned ones take seconds each

@@ -6,7 +6,7 @@ from the totals for each lambda, factored in place, and filled again for the nex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -173,6 +173,20 @@ class RidgeTrial:
     def path(self, state: GramState, ridges: Iterable[float]) -> list[Weights]:
         """Weights at each lambda."""
         return RidgeSolver(NormalEquations.from_state(state, self.map, self.coding), self.threads).path(ridges)
+
+    def by_folds(self, folds: Sequence[Block], ridges: Sequence[float]) -> tuple[list[Weights], np.ndarray]:
+        """Scores of all rows at each lambda, each from sums without its fold; and the weights without the first."""
+        sums = [self.sums(fold) for fold in folds]
+        total = sums[0].copy()
+        for each in sums[1:]:
+            total += each
+        paths, scores = [], []
+        for fold, own in zip(folds, sums, strict=True):
+            total -= own
+            paths.append(self.path(total, ridges))
+            total += own
+            scores.append(self.scores(paths[-1], fold))
+        return paths[0], np.concatenate(scores)
 
     def scores(self, path: list[Weights], rows: Block) -> np.ndarray:
         """(rows, lambdas, outputs): the weights of the whole path are columns of one score."""

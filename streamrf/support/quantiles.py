@@ -33,3 +33,17 @@ def robust_deviation(values: np.ndarray, weights: np.ndarray | None = None) -> n
     """(k,): the deviation that normal values of the same median distance from their median would have; not quite 0."""
     size = 1.4826 * median(np.abs(values - median(values, weights)), weights)
     return np.maximum(size, 1e-12 * np.maximum(np.abs(values).max(axis=0, initial=0.0), np.finfo(np.float64).tiny))
+
+
+def copies(weights: np.ndarray | None, rows: int, most: int) -> np.ndarray:
+    """Positions of rows, each as often as its weight says, for what knows no weights: at most ``most`` of ``rows``.
+
+    Whole weights of few rows are followed exactly, others as closely as so many copies allow.
+    """
+    if weights is None:
+        return np.arange(min(rows, most))
+    if weights.sum() <= most and (weights == np.rint(weights)).all():
+        return np.repeat(np.arange(rows), weights.astype(np.int64))
+    reached = np.cumsum(weights)
+    wanted = (np.arange(most) + 0.5) * (reached[-1] / most)
+    return np.minimum(np.searchsorted(reached, wanted, "left"), rows - 1)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.data.split import NONE_HELD, NUMBER, Split, key_for
+from streamrf.data.split import NONE_HELD, NUMBER, OTHER_STREAM, Split, hash_rows, key_for
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.features.base import FeatureMap
 from streamrf.features.fourier import kind_of
@@ -27,12 +29,14 @@ from streamrf.statistics.moments import Moments
 from streamrf.statistics.targets import Weighting, row_weights, settle_targets
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
+from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes
 from streamrf.training.categories import learn_levels
 from streamrf.training.pilot.binning import BinningPilot, best_of_both, build_binning
 from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, with_names
-from streamrf.training.pilot.fourier import PilotRun, defaults
+from streamrf.training.pilot.defaults import defaults
+from streamrf.training.pilot.fourier import PilotRun
 from streamrf.training.plan import compares, replan
 
 FEWEST_ROWS = 8  # of a sample that can be split in two and still say anything
@@ -91,7 +95,13 @@ class Preparation:
     def _fitted(self, sample: Block) -> Block:
         """The rows of a sample that settings are chosen on: none that choose or judge later."""
         fit = sample.take(~self.split.held(sample))
-        return fit if len(fit) else sample  # of a handful of rows
+        return self._side_by_side(fit if len(fit) else sample)  # none may be left of a handful of rows
+
+    def _side_by_side(self, sample: Block) -> Block:
+        """In random order, but for rows of one key (copies, groups): the pilot fits to some rows and judges by others,
+        and these are not to be on both sides."""
+        hashes = hash_rows(self.split.keys(sample), self.recipe.seed ^ OTHER_STREAM)
+        return sample.take(np.argsort(hashes, kind="stable"))
 
     def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
         scan = scan_targets(self.source, self.engine)
@@ -190,7 +200,7 @@ class Preparation:
             self.metadata["binning"]["sample"] = facts
             return binning
         kernel, start = make_kernel(recipe.kernel, length_scale=recipe.length_scale), time.monotonic()
-        rows = slice(0, kind_of(recipe.map).rows)
+        rows = copies(sample.weights, len(sample), kind_of(recipe.map).rows)
         map = build_map(
             recipe.map, kernel, recipe.D, scaling.n_outputs, form=recipe.form, precision=make_precision(recipe.bits),
             seed=recipe.seed, sample=scaling.transform(sample.X[rows]), targets=coding.values(sample.targets[rows]),

@@ -235,7 +235,8 @@ def split_of(untrained: UntrainedModel, plan: Plan) -> Split:
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """What the pilot noted, and what the solver did, where both speak of one thing."""
     both = {name: {**first[name], **second[name]} for name in ("binning",) if name in first and name in second}
-    return {**first, **second, **both}
+    warnings = [*first.get("warnings", []), *second.get("warnings", [])]
+    return {**first, **second, **both} | ({"warnings": warnings} if warnings else {})
 
 
 def chosen(recipe: Recipe) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.solvers.binning import default_bits, default_grids
-from streamrf.solvers.lambda_path import wrong_classes
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.choice import BinningTrial, Choice, Trial, trial_grids
-from streamrf.training.pilot.fourier import DEFAULTS, MOST_SHOWN, VALIDATION, PilotRun
+from streamrf.training.pilot.choice import FOLD_ROWS, BinningTrial, Choice, Trial, folds_of, trial_grids
+from streamrf.training.pilot.defaults import DEFAULTS
+from streamrf.training.pilot.fourier import MOST_SHOWN, VALIDATION, PilotRun
+from streamrf.training.pilot.judging import judge_of
 from streamrf.training.pilot.widths import (
     RIDGE,
     Rows,
@@ -51,7 +52,8 @@ class BinningPilot:
         self.sample, self.coding, self.threads, self.reporter = sample, coding, threads, reporter
         self.rows = rows  # of the run
         self.cut = len(sample) - max(1, int(len(sample) * VALIDATION))
-        values = coding.values(sample.targets)
+        self.judge = judge_of(sample, coding, recipe)
+        values = self.judge.coding.values(self.judge.rows.targets)
         spread = values.std(axis=0) if coding.task == REGRESSION else np.ones(values.shape[1])
         self.unit = np.where(spread > 0, spread, 1.0)  # outputs count alike, whatever their units
         self.targets = values / self.unit
@@ -87,14 +89,19 @@ class BinningPilot:
         given = self.recipe.length_scale
         return self._choice(scaling, search.first() if given is None else np.full(len(search.spread), given))
 
-    def compared(self, choice: Choice, scale: np.ndarray) -> BinningTrial:
+    def compared(self, choice: Choice) -> BinningTrial:
         """What was chosen, with all outputs and the grids of the run (where that is cheap), judged as others are."""
         rows, outputs = len(self.sample), self.targets.shape[1]
         grids = trial_grids(rows, outputs, choice.recipe.grids or 1)
-        search = self._search(choice.recipe.scaling, self.targets, grids)
         assert choice.length_scales is not None
-        trial = search.trial(choice.length_scales * (self.rows / max(1, self.cut)) ** choice.growth)
-        return self._note(choice.recipe.scaling, trial, grids, scale)
+        widths = choice.length_scales * (self.rows / max(1, self.cut)) ** choice.growth
+        parts = folds_of(rows) if rows <= FOLD_ROWS else [slice(self.cut, rows)]
+        trials = [self._search(choice.recipe.scaling, self.targets, grids, part).trial(widths) for part in parts]
+        predictions = np.concatenate([trial.predictions for trial in trials])
+        found = self.judge.verdict((predictions * self.unit)[:, None], slice(parts[0].start, rows))
+        seconds = sum(trial.seconds for trial in trials)
+        line = replace(self._line(choice.recipe.scaling, trials[0], grids), error=found.error, misses=found.misses)
+        return self._told(replace(line, seconds=seconds))
 
     def _choice(self, scaling: str, length_scales: np.ndarray, growth: float = 0.0) -> Choice:
         recipe = self.recipe.with_(scaling=scaling, ridge=self._ridge, bits="8", form="phase")
@@ -107,12 +114,15 @@ class BinningPilot:
     def _scalings(self) -> Iterable[str]:
         return SCALINGS if self.recipe.scaling == AUTO else (self.recipe.scaling,)
 
-    def _search(self, scaling: str, targets: np.ndarray, grids: int | None = None) -> WidthSearch:
+    def _search(
+        self, scaling: str, targets: np.ndarray, grids: int | None = None, judges: slice | None = None
+    ) -> WidthSearch:
         X = fit_scaling(scaling, self.sample.X).transform(self.sample.X, np.float32)
-        fit, judge = slice(0, self.cut), slice(self.cut, None)
+        judge = np.zeros(len(X), bool)
+        judge[slice(self.cut, None) if judges is None else judges] = True
         options: dict[str, Any] = {} if grids is None else {"grids": grids}
         return WidthSearch(
-            Rows(X[fit], targets[fit]), Rows(X[judge], targets[judge]), self.threads,
+            Rows(X[~judge], targets[~judge]), Rows(X[judge], targets[judge]), self.threads,
             law=width_law(self.recipe.kernel), ridge=self._ridge, seed=self.recipe.seed,
             watch=self._watch, **options,
         )  # fmt: skip
@@ -123,27 +133,25 @@ class BinningPilot:
         if self.expected:
             self.reporter.working(STAGE, min(self.done / self.expected, MOST_SHOWN))
 
-    def _note(self, scaling: str, trial: WidthTrial, grids: int, scale: np.ndarray | None = None) -> BinningTrial:
-        """A trial for the table."""
+    def _note(self, scaling: str, trial: WidthTrial, grids: int) -> BinningTrial:
+        """A trial for the table; with its wrong classes, where it has all outputs."""
+        line = self._line(scaling, trial, grids)
+        if self.coding.classes and trial.predictions.shape[1] == self.targets.shape[1]:
+            found = self.judge.verdict((trial.predictions * self.unit)[:, None], slice(self.cut, None))
+            line = replace(line, misses=found.misses)
+        return self._told(line)
+
+    def _line(self, scaling: str, trial: WidthTrial, grids: int) -> BinningTrial:
         width = float(np.exp(np.log(trial.length_scales).mean()))
-        line = BinningTrial(
+        return BinningTrial(
             scaling, self.recipe.kernel, width, 0, "8", len(self.sample), self._ridge, trial.error, None, trial.seconds,
             grids=grids,
         )  # fmt: skip
-        if trial.predictions.shape[1] == self.targets.shape[1]:
-            line = replace(line, **self._errors(trial.predictions, scale))
+
+    def _told(self, line: BinningTrial) -> BinningTrial:
         self.trials.append(line)
         self.reporter.tried(line)
         return line
-
-    def _errors(self, predictions: np.ndarray, scale: np.ndarray | None) -> dict[str, Any]:
-        """Squared error as the other pilot counts it, where its scale is given; and wrong classes."""
-        truth, scores = self.targets[self.cut :], predictions
-        wrong = None if self.coding.task == REGRESSION else float(wrong_classes(scores, truth).mean())
-        if scale is None:
-            return {"misses": wrong}
-        error = ((((scores - truth) * self.unit) ** 2).mean(axis=0) / scale).mean()
-        return {"misses": wrong, "error": float(error)}
 
 
 def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -> Choice:
@@ -151,7 +159,7 @@ def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -
     smooth = fourier.choose()
     here = _last(smooth.trials)
     binned = binning.choose()
-    there = binning.compared(binned, fourier.target_variance())
+    there = binning.compared(binned)
     verdict = (
         f"Fourier features: error {here.error:.4f} in {here.seconds:.2f} s at D = {here.D};"
         f" random binning: {there.error:.4f} in {there.seconds:.2f} s with {there.grids} grids"
@@ -159,7 +167,8 @@ def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -
     better = there.error < here.error
     reporter.detail(f"{verdict}: {'random binning' if better else 'Fourier features'} it is")
     trials = (*fourier.trials, *binning.trials)
-    return replace(binned if better else smooth, trials=trials, notes={"compared": verdict})
+    chosen = binned if better else smooth
+    return replace(chosen, trials=trials, notes={**chosen.notes, "compared": verdict})
 
 
 def _last(trials: Sequence[Trial]) -> Trial:

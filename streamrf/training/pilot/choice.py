@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ class Choice:
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 SMALL_D, SMALL_ROWS = 512, 8000
+FOLDS, FOLD_ROWS = 4, 8000  # trials of so few rows are judged on all of them, a quarter at a time
 PILOT_D, LARGE_ROWS, MOST_ROWS = 2048, 24_000, 96_000
 BINNING_ROWS = 53_334  # three quarters of them to fit: random binning learns a width for each column
 SHARE, LAST_FITS = 0.15, 6  # the last stage's fits may cost so much of the pass
@@ -78,6 +80,12 @@ TRIAL_GRIDS = 100
 def budget_seconds(rows: int, D: int) -> float:
     """What each half may cost before no new width is tried: a tenth of the pass, on a machine of two modest cores."""
     return float(np.clip(0.1 * rows * D * D / PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS))
+
+
+def folds_of(rows: int) -> list[slice]:
+    """The rows of each fold."""
+    edges = np.linspace(0, rows, FOLDS + 1).astype(int).tolist()
+    return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
 def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:

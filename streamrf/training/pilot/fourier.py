@@ -3,14 +3,14 @@
 Coordinate by coordinate, cheap to dear: every pairing of scaling and kernel is tried at small D with a search over the
 width; the best few are tried again at larger D; the winner's width once more on all sample rows, because more rows want
 a narrower kernel; a metric, if one is asked for; then precisions, from the cheapest up; and where the run has many more
-features than any trial, its width follows how that of trials falls with their features. Every trial is a ridge path
-judged by squared error on rows it has not seen.
+features than any trial, its width follows how that of trials falls with their features. Every trial is a ridge path,
+judged on rows it has not seen: a quarter of them, or of few rows all, by folds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -28,13 +28,15 @@ from streamrf.features.scaling import Scaling
 from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, NONE, Recipe
-from streamrf.solvers.lambda_path import wrong_classes
 from streamrf.solvers.ridge import RidgeTrial
 from streamrf.statistics.scores import Weights
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
+from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import (
+    FOLD_ROWS,
+    FOLDS,
     LARGE_ROWS,
     PILOT_D,
     PRODUCTS_A_SECOND,
@@ -44,17 +46,21 @@ from streamrf.training.pilot.choice import (
     Choice,
     Trial,
     budget_seconds,
+    folds_of,
 )
+from streamrf.training.pilot.defaults import MEDIAN_ROWS
+from streamrf.training.pilot.judging import Certainty, NumberJudge, judge_of
+from streamrf.training.pilot.trend import FAR, SMALLER, at_an_end, lowest, on_grid, power, reach
 
 KERNELS = ("gaussian", "laplacian", "matern32")
-DEFAULTS = {"scaling": "standard", "kernel": "gaussian", "bits": "12", "ridge": 1e-6}  # --pilot none
 TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a root mean square)
 VALIDATION = 0.25
+SCANNED, SCAN_STEP = 8, 2**0.25  # widths on either side, where few features make the error jump from one to the next
+REACH = 128.0  # no width is tried that is so many times that of the median heuristic, or a share of it as small
 MAP_COST, FACTOR_COST = 4.0, 2.0  # of a product in a projection or a factorisation, next to one in a Gram matrix
 FINALISTS = 3
 WIDTHS = 4  # that a search usually tries
 MOST_SHOWN = 0.98  # of the bar, while trials go on
-MEDIAN_ROWS = 2000  # of the sample, for the median heuristic
 # What trials are made with. Classes are noisy targets: eight bits hold what can be learnt of them, and a penalty below
 # LEAST_RIDGE would only pick wide kernels that lean on digits far behind the point, and lose at the D of the real run.
 SEARCH_BITS = {REGRESSION: "12", CLASSIFICATION: "8"}
@@ -63,7 +69,7 @@ LEAST_RIDGE = {REGRESSION: 1e-12, CLASSIFICATION: 1e-8}
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A trial, and the map and weights it was judged by."""
+    """A trial, and the map and weights it was judged by (without the first fold, where there are folds)."""
 
     trial: Trial
     map: FeatureMap
@@ -80,10 +86,13 @@ class PilotRun:
     ) -> None:  # fmt: skip
         self.recipe, self.coding, self.threads, self.reporter = recipe, coding, threads, reporter
         self.sample, self.rows = sample, max(rows, len(sample))  # of the whole table
+        self.judge = judge_of(sample, coding, recipe)
         seconds = budget_seconds(self.rows, recipe.D) if budget is None else budget
         self.budget = self.limit = seconds * PRODUCTS_A_SECOND
         self.spent = self.expected = 0.0  # products: so far, and of a usual search
         self.trials: list[Trial] = []
+        self.first_fresh = 0  # of the trials, those fitted to targets as they are fitted to now
+        self.losses: dict[Trial, np.ndarray] = {}  # by rows
         self.factors: dict[str, np.ndarray] = {}  # of metrics, by the name that a trial has them by
         self.any_ridge = False  # even if one was given: a metric is to be the same whether it was or not
         self.learning: dict[str, Any] = {}  # how the metric was learned
@@ -95,12 +104,17 @@ class PilotRun:
         large = min(self.recipe.D, PILOT_D), min(rows, LARGE_ROWS)
         self._foresee(small, large)
         finalists = sorted((self.search(pair, *small) for pair in self.pairings()), key=lambda t: t.error)[:FINALISTS]
-        if large != small:
+        finalists = self._with_clean_targets(finalists, small)
+        if jumpy := self.recipe.D <= SMALL_D and self.recipe.length_scale is None:
+            self.limit = self.spent + self.budget
+            finalists = [self.scan(trial, *large) for trial in finalists]
+        elif large != small:
             finalists = [self.refine(trial, *large) for trial in finalists]
         best = min(finalists, key=lambda trial: trial.error)
+        certainty = self.certainty(best, finalists)
         if rows > large[1]:
             self.limit = self.spent + self.budget  # the stage that matters most is not to starve
-            best = self.refine(best, large[0], rows)
+            best = self.descend(replace(best, rows=rows), SCAN_STEP**0.5 if jumpy else 2**0.5)
         isotropic = best
         if self.recipe.metric != NONE:
             best, isotropic = self.with_metric(best)
@@ -117,7 +131,23 @@ class PilotRun:
             map=default_kind(kernel, self._columns(best)) if self.recipe.map == AUTO else self.recipe.map,
             form=self.recipe.settled_form,
         )
-        return self._choice(recipe, best, isotropic)
+        return self._choice(recipe, best, isotropic, certainty)
+
+    def _with_clean_targets(self, finalists: list[Trial], size: tuple[int, int]) -> list[Trial]:
+        """For losses that are not to mind outliers: fit once more, to targets that have none far from the best fit."""
+        judge = self.judge
+        if not isinstance(judge, NumberJudge) or not judge.robust:
+            return finalists
+        self.judge = judge.cleaned(self._predicted(finalists[0]))
+        self.first_fresh, self.limit = len(self.trials), self.spent + self.budget
+        again = [self.refine(replace(trial, ridge=0.0), *size) for trial in finalists]
+        return sorted(again, key=lambda trial: trial.error)
+
+    def _predicted(self, trial: Trial) -> np.ndarray:
+        """For every row of the sample, from all rows of the trial."""
+        fitted = RidgeTrial(self.scaling(trial.scaling), self._map(trial), self.judge.coding, self.threads)
+        path = fitted.fit(self.judge.rows.take(slice(0, trial.rows)), [trial.ridge])
+        return fitted.scores(path, self.judge.rows)[:, 0]
 
     def _foresee(self, small: tuple[int, int], large: tuple[int, int]) -> None:
         """Count the products of a usual search, for those who wait: a few widths at each size, then precisions."""
@@ -125,10 +155,9 @@ class PilotRun:
         first, whole = Trial(kind, KERNELS[0], 1.0, *(0, ""), 0), (large[0], len(self.sample))
         widths = 1 if self.recipe.length_scale is not None else WIDTHS
         stages = {small: widths * len(list(self.pairings()))}
-        stages[large] = stages.get(large, 0) + (FINALISTS * widths if large != small else 0)
-        stages[whole] = (
-            stages.get(whole, 0) + (widths if whole != large else 0) + (2 if self.recipe.bits == AUTO else 0)
-        )
+        again = 2 * SCANNED if self.recipe.D <= SMALL_D and widths > 1 else widths * (large != small)
+        stages[large] = stages.get(large, 0) + FINALISTS * again
+        stages[whole] = stages.get(whole, 0) + widths * (whole != large) + 2 * (self.recipe.bits == AUTO)
         self.expected = sum(n * self._cost(replace(first, D=D, rows=rows)) for (D, rows), n in stages.items())
 
     def choose_metric(self) -> Choice:
@@ -139,8 +168,14 @@ class PilotRun:
         plain = self.fit(Trial(recipe.scaling, recipe.kernel, recipe.length_scale, D, recipe.bits, rows))
         return self._choice(recipe, *self.with_metric(plain))
 
-    def _choice(self, recipe: Recipe, best: Trial, isotropic: Trial) -> Choice:
-        notes = {"learning": {"metric": self.learning}} if self.learning else {}
+    def _choice(self, recipe: Recipe, best: Trial, isotropic: Trial, certainty: Certainty | None = None) -> Choice:
+        notes: dict[str, Any] = {"learning": {"metric": self.learning}} if self.learning else {}
+        if certainty is not None:
+            notes["certainty"] = certainty.to_json()
+            self.reporter.detail(certainty.sentence())
+        for warning in self._warnings(best, certainty):
+            notes.setdefault("warnings", []).append(warning)
+            self.reporter.note(f"warning: {warning}")
         return Choice(recipe, tuple(self.trials), self._folded(best, isotropic), notes=notes)
 
     def _folded(self, best: Trial, isotropic: Trial) -> np.ndarray | None:
@@ -196,23 +231,12 @@ class PilotRun:
         rng, some = np.random.default_rng(self.recipe.seed), self.sample.take(slice(0, MEDIAN_ROWS))
         return median_length_scale(self.scaling(scaling).transform(some.X), kernel, rng, some.weights)
 
-    @cache  # noqa: B019
-    def target_variance(self) -> np.ndarray:
-        """Of each output in the whole sample: a rare class may have no row among those that judge a trial."""
-        y, classes = self.sample.y, len(self.coding.classes)
-        assert y is not None
-        if not classes:
-            variance = self.coding.values(y).var(axis=0)
-        else:  # from counts, as one column a class would be wide
-            share = np.bincount(self.coding.codes(y), minlength=classes) / len(y)
-            variance = 4 * share[1:] * share[:1] if classes == 2 else share * (1 - share)
-        return np.where(variance > 0, variance, 1.0)
-
     def search(self, pair: tuple[str, str], D: int, rows: int, *, free: bool = False) -> Trial:
         """From the median heuristic outward by factors of two, as long as it gets better."""
         scaling, kernel = pair
         given = None if free else self.recipe.length_scale
-        start = Trial(scaling, kernel, given or self.median(scaling, kernel), D, SEARCH_BITS[self.coding.task], rows)
+        width = given or on_grid(self.median(scaling, kernel))
+        start = Trial(scaling, kernel, width, D, SEARCH_BITS[self.coding.task], rows)
         return self.descend(start, 2.0, free=free)
 
     def refine(self, trial: Trial, D: int, rows: int, *, free: bool = False) -> Trial:
@@ -226,7 +250,7 @@ class PilotRun:
             return best
         for step in (1 / factor, factor):
             moved = False
-            while self.spent < self.limit:
+            while self.spent < self.limit and self._within_reach(best, best.length_scale * step):
                 there = self.fit(replace(best, length_scale=best.length_scale * step))
                 if there.error >= best.error:
                     break
@@ -234,6 +258,30 @@ class PilotRun:
             if moved:
                 break
         return best
+
+    def scan(self, trial: Trial, D: int, rows: int) -> Trial:
+        """Every width of a fine grid round the best so far."""
+        best = replace(trial, D=D, rows=rows)
+        found = [self.fit(best)]
+        for step in sorted(range(-SCANNED, SCANNED + 1), key=abs)[1:]:
+            if self.spent < self.limit:
+                found.append(self.fit(replace(best, length_scale=best.length_scale * SCAN_STEP**step)))
+        return min(found, key=lambda trial: trial.error)
+
+    def _within_reach(self, trial: Trial, width: float) -> bool:
+        """A metric has widths of its own."""
+        start = self.median(trial.scaling, trial.kernel)
+        return trial.metric != NONE or start / REACH <= width <= start * REACH
+
+    def certainty(self, best: Trial, finalists: Sequence[Trial]) -> Certainty | None:
+        """How sure it is that the best of trials on the same rows is the best."""
+        others, judges = [trial for trial in finalists if trial is not best], self.judge.rows.take(self._judges(best))
+        return Certainty.of(best, others, self.losses, judges.weights) if others else None
+
+    def _warnings(self, best: Trial, certainty: Certainty | None) -> list[str]:
+        tried = [trial.length_scale for trial in self.trials[self.first_fresh :] if trial.size == best.size]
+        end = at_an_end(best.length_scale, tried) if self.recipe.length_scale is None else ""
+        return [warning for warning in (certainty.warning() if certainty else "", end) if warning]
 
     def length_scale_for(self, best: Trial) -> float:
         """The width of the run: that of the best trial, or narrower, where the run has many more features. A metric
@@ -257,7 +305,9 @@ class PilotRun:
 
     def _lowest(self, best: Trial) -> float:
         """Between the widths that were tried at the size of the best of them."""
-        return lowest((trial.length_scale, trial.error) for trial in self.trials if trial.size == best.size)
+        return lowest(
+            (trial.length_scale, trial.error) for trial in self.trials[self.first_fresh :] if trial.size == best.size
+        )
 
     def cheapest_precision(self, best: Trial) -> str:
         """The first of 8, 12, float32 that is as good as float64.
@@ -277,23 +327,38 @@ class PilotRun:
         return self.recipe.map != AUTO and kind_of(self.recipe.map).structured
 
     def fit(self, trial: Trial) -> Trial:
-        """The trial with its error and its best lambda, judged on the last quarter of its rows."""
+        """The trial with its error and its best lambda."""
         return self.measure(trial).trial
 
     def measure(self, trial: Trial) -> Measured:
         """As ``fit``, with what was fitted."""
-        start, cut = time.monotonic(), self.cut(trial)
-        map = self._map(trial)
-        fitted = RidgeTrial(self.scaling(trial.scaling), map, self.coding, self.threads)
-        path = fitted.fit(self.sample.take(slice(0, cut)), self._ridges(trial))
-        unseen = self.sample.take(slice(cut, trial.rows))
-        done = replace(trial, **self._judge(fitted, path, unseen), seconds=time.monotonic() - start)
-        self.spent += self._cost(trial)
+        start, map = time.monotonic(), self._map(trial)
+        fitted = RidgeTrial(self.scaling(trial.scaling), map, self.judge.coding, self.threads)
+        path, scores = self._tried(fitted, trial)
+        found = self.judge.verdict(scores, self._judges(trial))
+        done = replace(trial, ridge=path[found.best].ridge, error=found.error, misses=found.misses)
+        done = replace(done, seconds=time.monotonic() - start)
+        self.spent, self.losses[done] = self.spent + self._cost(trial), found.losses
         self.trials.append(done)
         self.reporter.tried(done)
         if self.expected:
             self.reporter.working("pilot", min(self.spent / self.expected, MOST_SHOWN))
-        return Measured(done, map, next(weights for weights in path if weights.ridge == done.ridge))
+        return Measured(done, map, path[found.best])
+
+    def _tried(self, fitted: RidgeTrial, trial: Trial) -> tuple[list[Weights], np.ndarray]:
+        """Weights of all lambdas, and scores of the rows that judge them."""
+        rows, ridges = self.judge.rows, self._ridges(trial)
+        if self._has_folds(trial):
+            return fitted.by_folds([rows.take(fold) for fold in folds_of(trial.rows)], ridges)
+        path = fitted.fit(rows.take(slice(0, self.cut(trial))), ridges)
+        return path, fitted.scores(path, rows.take(self._judges(trial)))
+
+    def _has_folds(self, trial: Trial) -> bool:
+        """Few rows judge by folds. A metric is learned from rows that must not judge it."""
+        return trial.rows <= FOLD_ROWS and self.recipe.metric == NONE
+
+    def _judges(self, trial: Trial) -> slice:
+        return slice(0 if self._has_folds(trial) else self.cut(trial), trial.rows)
 
     def cut(self, trial: Trial) -> int:
         """Where the rows begin that judge a trial."""
@@ -303,7 +368,8 @@ class PilotRun:
         """Products of a fit: features and their Gram matrix, a factorisation and scores for each lambda."""
         D, outputs, lambdas = float(trial.D), self.coding.outputs, len(self._ridges(trial))
         features = trial.rows * D * (D + MAP_COST * self._columns(trial))
-        return features + lambdas * (FACTOR_COST * D**3 + VALIDATION * trial.rows * D * outputs)
+        folds = FOLDS if self._has_folds(trial) else 1
+        return features + folds * lambdas * (FACTOR_COST * D**3 + VALIDATION * trial.rows * D * outputs)
 
     def _ridges(self, trial: Trial) -> tuple[float, ...]:
         if self.recipe.ridge is not None and not self.any_ridge:
@@ -312,73 +378,22 @@ class PilotRun:
         return tuple(ridge for ridge in ridges if ridge >= LEAST_RIDGE[self.coding.task])
 
     def _map(self, trial: Trial) -> FeatureMap:
-        kernel = make_kernel(trial.kernel, length_scale=trial.length_scale)
-        fitted = self.recipe.map == AUTO or kind_of(self.recipe.map).sample == "needed"
+        """What the run would draw with so many features; unlearned, where the run learns."""
+        kernel, pairs = make_kernel(trial.kernel, length_scale=trial.length_scale), self.recipe.settled_form == "pairs"
+        learned = self.recipe.map == AUTO or kind_of(self.recipe.map).sample == "needed"
+        kind = default_kind(kernel, self._columns(trial)) if learned else self.recipe.map
         return build_map(
-            default_kind(kernel, self._columns(trial)) if fitted else self.recipe.map,
-            kernel,
-            trial.D - trial.D % 2 if self.recipe.settled_form == "pairs" else trial.D,
-            self._columns(trial),
-            form=self.recipe.settled_form,
-            precision=make_precision(trial.bits),
-            seed=self.recipe.seed,
+            kind, kernel, trial.D - trial.D % 2 if pairs else trial.D, self._columns(trial),
+            form=self.recipe.settled_form, precision=make_precision(trial.bits), seed=self.recipe.seed,
+            sample=self._seen(trial.scaling, kind_of(kind).rows) if kind_of(kind).sample == "helps" else None,
             metric=self.factors.get(trial.metric),
-        )
+        )  # fmt: skip
+
+    @cache  # noqa: B019
+    def _seen(self, scaling: str, rows: int) -> np.ndarray:
+        """Scaled rows of the sample: how they are spread helps some kinds of frequencies."""
+        some = copies(self.sample.weights, len(self.sample), rows)
+        return self.scaling(scaling).transform(self.sample.X[some])
 
     def _columns(self, trial: Trial) -> int:
         return self.scaling(trial.scaling).n_outputs
-
-    def _judge(self, fitted: RidgeTrial, path: list[Weights], rows: Block) -> dict[str, Any]:
-        """The best lambda and its errors."""
-        scores, truth = fitted.scores(path, rows), self.coding.values(rows.targets)
-        scale = self.target_variance()
-        errors = (((scores - truth[:, None]) ** 2).mean(axis=0) / scale).mean(axis=1)
-        best = int(np.argmin(errors))
-        wrong = float(wrong_classes(scores[:, best], truth).mean()) if self.coding.task == CLASSIFICATION else None
-        return {"ridge": path[best].ridge, "error": float(errors[best]), "misses": wrong}
-
-
-def defaults(recipe: Recipe, sample: np.ndarray, weights: np.ndarray | None = None) -> Recipe:
-    """The documented defaults of ``pilot='none'``; the width is the median heuristic."""
-    settled: dict[str, Any] = {}
-    for name, value in DEFAULTS.items():
-        if getattr(recipe, name) in (AUTO, None):
-            settled[name] = value
-    recipe = replace(recipe, **settled, form=recipe.settled_form)
-    if recipe.length_scale is None:
-        scaled = fit_scaling(recipe.scaling, sample, weights).transform(sample[:MEDIAN_ROWS])
-        rng, some = np.random.default_rng(recipe.seed), None if weights is None else weights[:MEDIAN_ROWS]
-        recipe = replace(recipe, length_scale=median_length_scale(scaled, recipe.kernel, rng, some))
-    kernel = make_kernel(recipe.kernel, length_scale=recipe.length_scale)
-    return replace(recipe, map=default_kind(kernel, sample.shape[1])) if recipe.map == AUTO else recipe
-
-
-FAR = 3  # times the features of the largest trials: up to here the best width of these will do
-SMALLER = (1, 2, 4)  # the trials that are looked at have so many times fewer features and rows than the largest
-ROWS_A_FEATURE = 8  # features that have fewer rows than this each do not let the kernel be narrower still
-STEEPEST = -1 / 3  # a cautious bound: small trials fall more steeply (covtype by about -0.5) than large ones seem to
-
-Point = tuple[float, float]
-
-
-def reach(D: int, rows: int) -> int:
-    """Up to which number of features the width goes on falling, on so many rows."""
-    return min(D, rows // ROWS_A_FEATURE)
-
-
-def lowest(points: Iterable[Point]) -> float:
-    """The width (of pairs of a width and its error) at which a parabola through the best and its neighbours, over
-    logarithms, is lowest; the best width itself at an edge."""
-    found = sorted({float(np.log(width)): error for width, error in points}.items())
-    best = min(range(len(found)), key=lambda i: found[i][1])
-    if best in (0, len(found) - 1):
-        return float(np.exp(found[best][0]))
-    x, y = np.array(found[best - 1 : best + 2]).T
-    a, b, _ = np.polyfit(x - x[1], y, 2)
-    return float(np.exp(x[1] - b / (2 * a))) if a > 0 else float(np.exp(x[1]))
-
-
-def power(points: Sequence[Point]) -> float:
-    """The power of the number of features (first of each pair) that widths (second) follow; they never grow."""
-    D, widths = np.log(np.array(points)).T
-    return float(np.clip(np.polyfit(D, widths, 1)[0], STEEPEST, 0.0))
