@@ -382,5 +382,8 @@ def test_a_lambda_at_the_end_of_its_range_is_said():
     X = np.random.default_rng(0).standard_normal((400, 2))
     told = Notes()
     recipe = Recipe(D=24, kernel="gaussian", length_scale=4.0, scaling="none", bits="float64", pilot="none")
-    train(ArraySource(X, X[:, 0] * 0.5), recipe, reporter=told)
-    assert any("the smallest there is" in note and "`D`" in note for note in told.notes if note.startswith("lambda"))
+    model = train(ArraySource(X, X[:, 0] * 0.5), recipe, reporter=told).model
+    (warning,) = [text for text in model.metadata["warnings"] if "the smallest there is" in text]
+    assert warning.startswith("Lambda ")
+    assert "`D`" in warning
+    assert f"warning: {warning}" in told.notes

@@ -97,7 +97,8 @@ def _model(path: str) -> dict[str, Any]:
         "feature_names": list(model.feature_names or ()), "D": model.map.n_features, "chosen": chosen(model.recipe),
         "target_names": list(model.target_names or ()), "columns": model.columns.describe() if model.columns else None,
         "map": model.map.kind, "binning": about.get("binning"), "learning": about.get("learning"),
-        "rows": about.get("rows"), "holdout": about.get("holdout"), "seconds": about.get("seconds"),
+        "rows": about.get("rows"), "holdout": about.get("holdout"), "warnings": about.get("warnings", []),
+        "seconds": about.get("seconds"),
         "memory": about.get("memory"), "data": about.get("data"), "statistics_digest": about.get("statistics_digest"),
         "shards": _shards(model.ledger), "history": about.get("history"),
     }  # fmt: skip

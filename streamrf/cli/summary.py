@@ -12,7 +12,7 @@ from streamrf.training.pilot.choice import learning_rows
 Lines = list[tuple[str, str]]
 # The figures that judge a model, the first of them that it has; the others are shown with --verbose.
 MAIN = ("rmse", "error", "log_loss")
-BESIDE = {"rmse": ("r2",), "error": ("log_loss", "roc_auc")}
+BESIDE = {"rmse": ("r2",), "error": ("log_loss", "auc")}
 
 
 def show(report: dict[str, Any], *, verbose: bool = False) -> None:

@@ -120,7 +120,8 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
         "bits": model.recipe.bits, "chosen": chosen(model.recipe), "seconds": result.seconds,
         "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
         "holdout": metadata["holdout"], "cross_validation": metadata.get("cross_validation"),
-        "binning": metadata.get("binning"), "learning": metadata.get("learning"), "dropped": metadata["dropped"],
+        "warnings": metadata["warnings"], "binning": metadata.get("binning"), "learning": metadata.get("learning"),
+        "dropped": metadata["dropped"],
         "statistics_digest": metadata["statistics_digest"],
     }  # fmt: skip
 

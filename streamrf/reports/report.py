@@ -13,6 +13,7 @@ from streamrf.reports.history import cost, learned, provenance, search, settings
 from streamrf.reports.page import Section, page
 from streamrf.reports.plots import load_matplotlib
 from streamrf.reports.usage import inputs, kernel, spectrum
+from streamrf.support.settings import with_flags
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds
@@ -69,9 +70,10 @@ def make_report(model: str | Path, source: Source | None = None, *, threads: Thr
 
 
 def lead(model: Model) -> str:
-    """One sentence about the model."""
+    """One sentence about the model, and what training warned of."""
     kind = model.recipe.kernel
-    return f"{model.coding.describe()}, {format_count(model.n_inputs)} inputs, {kind} kernel.".capitalize()
+    what = f"{model.coding.describe()}, {format_count(model.n_inputs)} inputs, {kind} kernel.".capitalize()
+    return " ".join([what, *(f"Warning: {with_flags(text)}" for text in model.metadata.get("warnings", ()))])
 
 
 def tiles(evidence: Evidence) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from time import monotonic
 from typing import Any, ClassVar
 
-from streamrf.data.source import Source
+from streamrf.data.source import Block, Source
 from streamrf.data.split import NONE_HELD, Split
 from streamrf.features.pipeline import Pipeline
 from streamrf.solvers.passes import Passes
@@ -66,6 +66,7 @@ class Fitted:
     calibration: Calibration | None = None
     gram: GramState | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    judges: Block | None = None  # the rows that the metrics are of
 
 
 class Solver(ABC):

@@ -155,7 +155,8 @@ class Binning(Solver):
             metrics = judge(self.pipeline, weights, judges, calibration, self.run.split, self.threads)
         self.reporter.detail(f"step {found.step} of {found.steps} is the best on the rows held out, which now join")
         weights, joined = self._join(opening, found, kept if stage == JOIN else None)
-        return self._fitted(weights, joined, calibration, metrics, found.steps + JOIN_STEPS, found.step)
+        fitted = self._fitted(weights, joined, calibration, metrics, found.steps + JOIN_STEPS, found.step)
+        return replace(fitted, judges=judges)
 
     def _search(self, opening: Opened, choosing: Block, kept: Kept | None) -> Found:
         solver = Steps(self, opening.sums, SEARCH, opening.arrays(), split=self.run.split)

@@ -40,6 +40,7 @@ from streamrf.support.settings import AUTO
 LOWER_D = "lower `D`"
 LAMBDAS = 6  # that are tried, most often
 CROSSING = 3000  # features below which nothing is much faster
+DIMENSION_D = 2000  # features up to which the effective dimension costs next to nothing
 FOLDS, FOLDS_OF_FEW = 5, 10
 FEW_FOLDED, FEWEST_FOLDED = 1000, 30  # rows below which there are more folds, or none
 FOLDS_SHARE = 0.5  # of the memory: rows that are held out take less
@@ -53,6 +54,7 @@ class Verdict:
     calibration: Calibration | None
     gram: GramState
     metadata: dict[str, Any]
+    judges: Block | None = None
 
 
 class Cholesky(Solver):
@@ -103,7 +105,10 @@ class Cholesky(Solver):
         if weights.ridges:
             verdict.metadata["lambda_by_output"] = list(weights.ridges)
         gram = verdict.gram if self._weighting.plain else None  # sums of weighted rows cannot be added to later
-        return Fitted(weights, verdict.gram.rows, verdict.gram.digest(), verdict.calibration, gram, verdict.metadata)
+        rows, digest = verdict.gram.rows, verdict.gram.digest()
+        if weights.rank is not None:
+            verdict.metadata["effective_dimension"] = weights.rank
+        return Fitted(weights, rows, digest, verdict.calibration, gram, verdict.metadata, verdict.judges)
 
     def sums(self) -> HoldoutState[GramState]:
         """One pass."""
@@ -129,7 +134,7 @@ class Cholesky(Solver):
             if choosing is not None and state.sums.rows >= 2:
                 path = self._path(state.sums, self._weighed(choosing))
                 verdict.ridges = self._walk(path)
-                verdict.metadata["lambda_path"] = path.table()
+                verdict.metadata |= {"lambda_path": path.table(), "warnings": self._said_of(path)}
                 assert path.weights is not None
                 verdict.calibration = self._calibrated([(path.weights, choosing)])
                 del path  # and with it a matrix
@@ -165,7 +170,7 @@ class Cholesky(Solver):
             statistic.update(state.sums, as_read(self.pipeline.coding, judges), self.threads)
             path = self._fold_path(folds)
         verdict.ridges = self._note(path)
-        verdict.metadata["cross_validation"] = path.summary()
+        verdict.metadata |= {"cross_validation": path.summary(), "warnings": self._said_of(path)}
         verdict.gram = path.total
         return verdict
 
@@ -194,6 +199,7 @@ class Cholesky(Solver):
             verdict.metadata["holdout"] = judge(
                 self.pipeline, weights, judges, verdict.calibration, self.run.split, self.threads
             )
+            verdict.judges = judges
 
     def _join(self, verdict: Verdict, rows: Block) -> None:
         """With the bits that the rows would have given if they had never been held out."""
@@ -209,9 +215,11 @@ class Cholesky(Solver):
 
     def _note(self, path: LambdaWalk) -> np.ndarray:
         named = ", ".join(f"{ridge:.3g}" for ridge in np.unique(path.ridges))
-        say = self.reporter.note if path.at_an_end() else self.reporter.detail
-        say(f"lambda {named} ({len(path.tried)} tried){path.at_an_end()}")
+        self.reporter.detail(f"lambda {named} ({len(path.tried)} tried)")
         return path.ridges
+
+    def _said_of(self, path: LambdaWalk) -> list[str]:
+        return [] if self.ridge_given else path.at_an_end()
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
         X, outputs = self.pipeline.scaled(holdout.X), walked_outputs(self.pipeline.coding)
@@ -224,7 +232,7 @@ class Cholesky(Solver):
     def _solve(self, verdict: Verdict) -> Weights:
         """Weights from the sums of all rows."""
         solver = self._solver(verdict.gram)
-        weights = solver.solve_each(verdict.ridges)
+        weights = solver.solve_each(verdict.ridges, dimension=self.recipe.D <= DIMENSION_D)
         if weights.jitter:  # rare, and worth another factorisation to say how singular it is
             smallest = solver.solve(float(verdict.ridges.min()), dimension=True)
             self.reporter.note(

@@ -275,7 +275,7 @@ class IterativeSolver(Solver):
             metrics = judge(self.pipeline, weights, self.judges, calibration, self.run.split, self.threads)
         metadata: dict[str, Any] = {"lambda_by_output": list(weights.ridges)} if weights.ridges else {}
         metadata |= {"holdout": metrics, "solver": {"name": self.name, **facts}}
-        return Fitted(weights, state.rows, state.sums.digest(), calibration, None, metadata)
+        return Fitted(weights, state.rows, state.sums.digest(), calibration, None, metadata, self.judges)
 
     def calibrated(self, weights: Weights) -> Calibration | None:
         assert self.holdout is not None

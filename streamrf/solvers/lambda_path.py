@@ -65,13 +65,17 @@ class LambdaWalk(ABC):
                         self._walk(here, factor, outputs & ~down, self.patience if factor == 10.0 else 0)
         return self.ridges
 
-    def at_an_end(self) -> str:
+    def at_an_end(self) -> list[str]:
         """What it means that the best lambda is the smallest or the largest there is; nothing where it is not."""
         if self.ridges.min() / 10 < RIDGE_LIMITS[0]:
-            return ": the smallest there is, so the model could bear more features (raise `D`)"
+            smallest = f"Lambda {self.ridges.min():.3g} is the smallest there is"
+            return [f"{smallest}: the model could bear more features, raise `D`."]
         if self.ridges.max() * 10 > RIDGE_LIMITS[1]:
-            return ": the largest there is, so the features explain next to nothing"
-        return ""
+            return [
+                f"Lambda {self.ridges.max():.3g} is the largest there is: the features explain next to nothing. Check"
+                " the inputs, or leave `kernel` and `length_scale` to the pilot."
+            ]
+        return []
 
     def _walk(self, start: float, factor: float, outputs: np.ndarray, patience: int = 0) -> np.ndarray:
         """Follow one direction as long as any of these outputs gets better; which did at all."""

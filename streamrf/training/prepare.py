@@ -38,6 +38,7 @@ from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, wi
 from streamrf.training.pilot.defaults import defaults
 from streamrf.training.pilot.fourier import PilotRun
 from streamrf.training.plan import compares, replan
+from streamrf.training.sanity import LINEAR, fit_linear
 
 FEWEST_ROWS = 8  # of a sample that can be split in two and still say anything
 
@@ -74,6 +75,7 @@ class Preparation:
         self.metadata = {**choice.metadata(), "split": self.split.to_json()}
         scaling = self._scaling(choice.recipe, sample)
         map = self._map(choice, scaling, sample, coding)
+        self.metadata[LINEAR] = fit_linear(sample, scaling, coding)
         recipe = choice.recipe.with_(solver=self.plan.solver)
         columns = None if source.columns is None else source.columns.at(None)
         pipeline = Pipeline(columns, scaling, map, coding, source.feature_names, source.target_names)

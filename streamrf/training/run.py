@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from streamrf.data.source import Source, check_reading
+from streamrf.data.source import Block, Source, check_reading
 from streamrf.data.split import Split
 from streamrf.data.stored import in_brief
 from streamrf.engines.base import Engine
@@ -36,6 +36,7 @@ from streamrf.support.threads import Threads
 from streamrf.support.units import format_count
 from streamrf.training.plan import plan_run, replan
 from streamrf.training.prepare import Preparation
+from streamrf.training.sanity import LINEAR, advice, judge_linear
 
 FOURIER_ONLY = ("D", "bits", "form")  # settings that random binning does not have
 
@@ -99,14 +100,30 @@ class Training:
         fitted = solver_of(untrained.recipe)(self._run(untrained, plan, passes)).fit()
         self.seconds["total"] = time.monotonic() - start
         metadata = _merged(untrained.metadata, fitted.metadata) | self._facts(fitted, passes, plan)
+        metadata = self._checked(metadata, untrained, fitted.judges)
+        untrained.metadata.pop(LINEAR, None)  # no pass is left that could be resumed
         model = untrained.trained(fitted.weights, fitted.calibration, passes.ledger(), metadata)
         self._succeeded()
         return Trained(model, fitted.gram, plan, self.seconds, self.source)
 
+    def _checked(self, metadata: dict[str, Any], untrained: UntrainedModel, judges: Block | None) -> dict[str, Any]:
+        """With what a plain linear ridge came to on the rows that judged, and the warnings that all of it gives rise
+        to, which are shown too."""
+        linear, holdout = metadata.get(LINEAR), metadata.get("holdout")
+        if holdout and judges is not None:
+            told = judge_linear(linear, untrained.pipeline, judges, self.threads) if linear else None
+            metadata = {**metadata, "holdout": {**holdout, "linear": told}}
+        warnings = advice(metadata, untrained.recipe)
+        for warning in warnings:
+            self.reporter.note(f"warning: {warning}")
+        return {name: value for name, value in metadata.items() if name != LINEAR} | {"warnings": warnings}
+
     def prepare(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """Plan and prepare, without the pass."""
         self.reporter.note(self.source.describe())
-        return self._prepared(self._agreed(self._plan()), classes)[1]
+        prepared = self._prepared(self._agreed(self._plan()), classes)[1]
+        prepared.metadata.pop(LINEAR, None)
+        return prepared
 
     def accumulate(
         self, untrained: UntrainedModel, rows: RowSet | None = None
