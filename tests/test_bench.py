@@ -17,7 +17,7 @@ from commands import PROJECT
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from benchlib import binning, contest, growth, honest, ours, page
+from benchlib import binning, contest, fuzz, growth, honest, ours, page
 from benchlib.li import TABLE_3
 from benchlib.peers import __main__ as peers
 from benchlib.places import PAGE, RESULTS
@@ -34,7 +34,13 @@ def load_bench():
 
 
 bench = load_bench()
-ONLY = {"table1": "cpu,kddcup99", "peers": "casp,covtype7", "curve": "streamrf,loop", "train": "8-bits"}  # will do
+ONLY = {
+    "table1": "cpu,kddcup99",
+    "peers": "casp,covtype7",
+    "curve": "streamrf,loop",
+    "train": "8-bits",
+    "fuzz": "checkpoint,zarr",
+}  # will do
 ON_PAGE = {name for name, _ in page.SECTIONS.values()}
 
 
@@ -216,6 +222,20 @@ def test_honest_figures_are_counted():
     assert honest.lines({**cells, "8": cells["9"]})[0].startswith("NO ")
     assert honest.lines({"0": {"ok": False, "why": "no"}}) == []
     assert honest.compared(None, {"error": 0.1})["ok"] is False
+
+
+def test_files_changed_at_random(toys):
+    cells = cells_of(toys, "fuzz")
+    assert set(cells) == {"checkpoint", "zarr"}
+    assert all(sum(cell["outcomes"].values()) == cell["mutations"] for cell in cells.values())
+    assert all(cell["outcomes"]["refused"] for cell in cells.values())
+    assert not any(cell["examples"] for cell in cells.values())
+    assert "yes  " in toys("fuzz")[1]
+
+
+def test_a_change_that_ends_badly_is_said():
+    cell = {"mutations": 3, "outcomes": {"refused": 2, "hang": 1}, "examples": {"hang": ["0: x"]}}
+    assert fuzz.lines({"zarr": cell})[-1].startswith("NO   3 changes: hang 1, refused 2")
 
 
 def test_solvers(toys):

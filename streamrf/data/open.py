@@ -15,7 +15,7 @@ import numpy as np
 from streamrf.data.cache import Reading, as_parquet, ordered_files
 from streamrf.data.columns import Choice, Columns, Handling, names_of
 from streamrf.data.frames import frame_table, is_frame
-from streamrf.data.locations import absolute, is_pattern, matches, names_in
+from streamrf.data.locations import absolute, is_pattern, matches, names_in, reading
 from streamrf.data.readers import reader_by_ending, reader_of, row_reader_at
 from streamrf.data.readers.base import BatchReader, Chained, RowReader
 from streamrf.data.readers.memory import ArraySource, CountingSource
@@ -178,7 +178,7 @@ def _joined(parts: list[Source]) -> Source:
 def _open_location(location: str, choice: Choice) -> Source:
     """Of files that match a pattern each is a shard, unless their format joins them to one table."""
     if not is_pattern(location):
-        return row_reader_at(location)(location, choice)
+        return _read_at(location, choice)
     found = matches(location)
     if not found:
         raise StorageError(f"nothing matches {location}")
@@ -186,7 +186,13 @@ def _open_location(location: str, choice: Choice) -> Source:
     if joining is not None:
         return joining(location, choice)
     places = map(absolute, found)  # a name may look like a pattern
-    return _joined([row_reader_at(place)(place, choice) for place in places])
+    return _joined([_read_at(place, choice) for place in places])
+
+
+def _read_at(location: str, choice: Choice) -> Source:
+    """Whatever a library makes of damaged metadata is one sentence."""
+    with reading(location):
+        return row_reader_at(location)(location, choice)
 
 
 def _joining_reader(files: list[str]) -> type[RowReader] | None:

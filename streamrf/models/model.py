@@ -24,6 +24,7 @@ from streamrf.statistics.scores import Calibration, Predictor, Weights
 from streamrf.support import __version__
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
+from streamrf.support.storage.files import content_errors
 from streamrf.support.threads import Threads
 
 KIND = "model"
@@ -54,7 +55,7 @@ class UntrainedModel:
     @classmethod
     def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> UntrainedModel:
         return UntrainedModel(
-            Recipe.from_json(document["recipe"]), Pipeline.from_parts(document, arrays), document[METADATA]
+            Recipe.from_json(document["recipe"]), Pipeline.from_parts(document, arrays), _metadata(document)
         )
 
     def trained(
@@ -172,10 +173,8 @@ class Model(UntrainedModel):
     @classmethod
     def load(cls, path: str | Path) -> Model:
         archive = read_archive(path, kind=KIND)
-        try:
+        with content_errors(path):
             return cls.from_parts(archive.document("model"), archive.arrays("arrays"))
-        except (KeyError, TypeError, IndexError) as error:
-            raise FileFormatError(f"{path}: the model lacks a part or has one of the wrong kind ({error!r})") from error
 
     @classmethod
     def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Model:
@@ -194,13 +193,22 @@ class Model(UntrainedModel):
         weights = Weights(coefficients, intercept, float(document["ridge"]), ridges=ridges)
         predictor = Predictor(pipeline, weights, calibration)
         ledger = Ledger.from_json(document["ledger"])
-        return cls(Recipe.from_json(document["recipe"]), pipeline, document[METADATA], predictor, ledger)
+        return cls(Recipe.from_json(document["recipe"]), pipeline, _metadata(document), predictor, ledger)
 
 
 def _threshold(value: Any) -> float:
     if not isinstance(value, float) or value not in PROBABILITY:
         raise FileFormatError(f"the model's threshold is {value!r}: it must be a probability {PROBABILITY}")
     return value
+
+
+def _metadata(document: dict[str, Any]) -> dict[str, Any]:
+    found = document[METADATA]
+    if not isinstance(found, dict):
+        raise FileFormatError(
+            f"the metadata of the model must be an object, not {type(found).__name__}; it is damaged."
+        )
+    return found
 
 
 def _revived(document: dict[str, Any], arrays: dict[str, np.ndarray], posterior: Posterior | None) -> Model:

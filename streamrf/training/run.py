@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,16 +29,17 @@ from streamrf.statistics.gram import GramState
 from streamrf.statistics.holdout import HoldoutState
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support import memory
-from streamrf.support.errors import MismatchError
+from streamrf.support.errors import ClusterError, DataError, ExistsError, InputError, MismatchError, NumericalError
 from streamrf.support.progress import Reporter
 from streamrf.support.storage.checkpoint import STORED, Checkpoint, SavedPass
-from streamrf.support.storage.files import check_free_space
+from streamrf.support.storage.files import check_free_space, content_errors
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count
 from streamrf.training.plan import plan_run, replan
 from streamrf.training.prepare import Preparation
 from streamrf.training.sanity import LINEAR, advice, judge_linear
 
+FROM_DATA = (DataError, InputError, NumericalError, ClusterError, ExistsError)  # not a checkpoint's fault
 FOURIER_ONLY = ("D", "bits", "form")  # settings that random binning does not have
 
 
@@ -88,7 +90,7 @@ class Training:
         plan = self._plan()  # before sums are loaded, which plans count on top
         saved = self._saved()
         if saved:
-            untrained = UntrainedModel.from_parts(saved.extra["prepared"], saved.arrays)
+            untrained = self._begun(saved)
             if untrained.columns is not None and untrained.columns.by_target:
                 self.source = self.source.recoded(untrained.columns.at(0))
             plan = self._agreed(self._resumed_plan(plan, untrained, saved.extra["route"].get(SAMPLE)))
@@ -96,8 +98,9 @@ class Training:
             plan, untrained = self._prepared(self._agreed(plan))
             self.seconds["pilot"] = time.monotonic() - start
         self.reporter.settled(chosen(untrained.recipe))
-        passes = self._passes(untrained, plan, saved)
-        fitted = solver_of(untrained.recipe)(self._run(untrained, plan, passes)).fit()
+        with content_errors(f"the checkpoint {self.settings.checkpoint}", *FROM_DATA) if saved else nullcontext():
+            passes = self._passes(untrained, plan, saved)
+            fitted = solver_of(untrained.recipe)(self._run(untrained, plan, passes)).fit()
         self.seconds["total"] = time.monotonic() - start
         metadata = _merged(untrained.metadata, fitted.metadata) | self._facts(fitted, passes, plan)
         metadata = self._checked(metadata, untrained, fitted.judges)
@@ -117,6 +120,10 @@ class Training:
         for warning in warnings:
             self.reporter.note(f"warning: {warning}")
         return {name: value for name, value in metadata.items() if name != LINEAR} | {"warnings": warnings}
+
+    def _begun(self, saved: SavedPass) -> UntrainedModel:
+        with content_errors(f"the checkpoint {self.settings.checkpoint}"):
+            return UntrainedModel.from_parts(saved.extra["prepared"], saved.arrays)
 
     def prepare(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """Plan and prepare, without the pass."""

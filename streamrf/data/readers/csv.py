@@ -306,6 +306,7 @@ class CsvParser:
 
         types = dict.fromkeys(names, TEXT)
         try:
+            lines.text.decode()  # pyarrow prints a traceback of its own for a wrong row that is not UTF-8
             return pa.csv.read_csv(
                 io.BytesIO(lines.text),
                 pa.csv.ReadOptions(
@@ -318,6 +319,9 @@ class CsvParser:
                     column_types=types, include_columns=names, null_values=self._nulls, strings_can_be_null=True
                 ),
             )
+        except UnicodeDecodeError as error:
+            line = lines.first + lines.text.count(b"\n", 0, error.start)
+            raise _not_utf8(self._where, f"line {line:,}") from error
         except pa.ArrowInvalid as error:
             raise self._ragged(bad[0], lines) if bad else self._unreadable(error, lines) from error
 

@@ -46,6 +46,7 @@ PROTOCOL = 1
 MANIFEST = "archive.json"
 _FORMAT = "streamrf-archive"
 _MAX_FILES = 1000
+_MAX_MANIFEST = 2**20  # bytes: far more than so many files take
 # Lower case, so that no two names fall together where the file system does not tell A from a.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")  # also where a Path has made one slash of two
@@ -196,8 +197,8 @@ def _read_manifest(directory: Path) -> JSON:
     where = str(directory / MANIFEST)
     with storage_errors(f"read {where}", where):
         n_bytes = _regular_size(directory, MANIFEST)
-    if n_bytes > safejson.MAX_BYTES:
-        raise FileFormatError(f"{where} has {n_bytes} bytes; at most {safejson.MAX_BYTES} are allowed.")
+    if n_bytes > _MAX_MANIFEST:
+        raise FileFormatError(f"{where} has {n_bytes} bytes; at most {_MAX_MANIFEST} are allowed.")
     with storage_errors(f"read {where}", where), open(where, "rb") as stream:
         manifest = safejson.unseal(stream.read(n_bytes), where, form=_FORMAT, newest=PROTOCOL)
     if not all(isinstance(manifest.get(key), str) for key in ("kind", "streamrf")):

@@ -19,6 +19,7 @@ from streamrf.support.storage.files import (
     atomic_write,
     check_free_space,
     clean_leftovers,
+    make_directory,
     storage_errors,
     sync_directory,
     write_durably,
@@ -100,7 +101,7 @@ class LocalStorage(Storage):
         check_free_space(self._directory, n_bytes)
         path = self._directory / name
         with storage_errors(f"write {path}", path, n_bytes):
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
             try:
                 write_durably(path, writer)
             except BaseException:

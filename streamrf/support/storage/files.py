@@ -22,7 +22,14 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from streamrf.support.errors import ExistsError, StorageError
+from streamrf.support.errors import (
+    ExistsError,
+    FileFormatError,
+    MismatchError,
+    MissingDependencyError,
+    StorageError,
+    StreamRFError,
+)
 from streamrf.support.units import format_bytes
 
 AnyPath = str | os.PathLike[str]
@@ -102,6 +109,15 @@ def write_durably(path: Path, writer: Callable[[BinaryIO], object]) -> None:
         writer(stream)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it, and make their names durable: a file is lost with its directory."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
 
 
 def sync_directory(directory: Path) -> None:
@@ -187,7 +203,7 @@ def _is_alive(pid: int, start: int) -> bool:
 
 
 def _prepare(directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     if str(directory) not in _directories_cleaned:
         _directories_cleaned.add(str(directory))
         clean_leftovers(directory)
@@ -228,6 +244,24 @@ def storage_errors(action: str, path: AnyPath, n_bytes: int | None = None) -> It
         raise
     except OSError as error:
         raise storage_error(action, path, error, n_bytes) from error
+
+
+@contextlib.contextmanager
+def content_errors(where: AnyPath, *keep: type[StreamRFError]) -> Iterator[None]:
+    """Turn whatever malformed content leads to into one FileFormatError; errors about other things stay, as ``keep``.
+
+    Digests find damage. This is for content that was written wrong: a part that is missing, of the wrong kind or size.
+    """
+    others: tuple[type[Exception], ...] = (FileFormatError, MismatchError, StorageError, MissingDependencyError)
+    others += (MemoryError, *keep)
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, others):
+            raise
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        told = reason if isinstance(error, StreamRFError) else f"{type(error).__name__}: {reason}"
+        raise FileFormatError(f"{where} lacks a part or has one of the wrong kind ({told}).") from error
 
 
 def storage_error(action: str, path: AnyPath, cause: OSError, n_bytes: int | None = None) -> StorageError:

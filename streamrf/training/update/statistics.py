@@ -25,6 +25,7 @@ from streamrf.statistics.targets import TargetScan
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, DataError, FileFormatError, InputError, MismatchError, NumericalError
 from streamrf.support.storage.archive import Archive, read_archive, write_archive
+from streamrf.support.storage.files import content_errors
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes
 
@@ -163,7 +164,7 @@ class Statistics:
         archive = read_archive(path)
         if archive.kind not in (MODEL, STATISTICS):
             raise MismatchError(f"{path} is a {archive.kind} archive, and statistics or a model are needed.")
-        with _whole(path):
+        with content_errors(path, InputError):
             found = cls._from_model(archive) if archive.kind == MODEL else cls._from_archive(archive)
             found._check_counts()
             return found
@@ -325,7 +326,7 @@ def save_prepared(prepared: UntrainedModel, path: str | Path, *, overwrite: bool
 def load_prepared(path: str | Path) -> UntrainedModel:
     """From a prepared archive; a model or statistics will do as well."""
     archive = read_archive(path)
-    with _whole(path):
+    with content_errors(path, InputError):
         if archive.kind == MODEL:
             return prepared_of(Model.load(path))
         if archive.kind not in (PREPARED, STATISTICS):
@@ -352,15 +353,6 @@ def select_columns(state: GramState, keep: np.ndarray) -> GramState:
 
 def _gram(prepared: UntrainedModel) -> Gram:
     return Gram(prepared.scaling, prepared.map, prepared.coding, DeferredProduct(prepared.map.precision.key))
-
-
-@contextmanager
-def _whole(path: str | Path) -> Iterator[None]:
-    """An archive that lacks a part is damaged, whatever Python calls it."""
-    try:
-        yield
-    except (KeyError, TypeError, IndexError) as error:
-        raise FileFormatError(f"{path} lacks a part or has one of the wrong kind ({error!r})") from error
 
 
 @contextmanager
