@@ -1,16 +1,26 @@
 """The wall between choosing and judging: roles of rows, and figures of rows that chose nothing."""
 
+import json
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from commands import done
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrf.api import evaluate
+from streamrf.api.estimators import KernelRegressor
+from streamrf.data.columns import Handling
+from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Block
+from streamrf.data.source import Block, Span
 from streamrf.data.split import CHOOSE, FIT, JUDGE, Split, from_ordered, group_keys, input_keys, key_for, ordered
+from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.statistics.intervals import Judges, mean_interval, number_intervals, share_interval
+from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, train
 
@@ -193,3 +203,85 @@ def test_intervals_hold_the_truth_as_often_as_they_say(rows):
         down, up = share_interval((rng.random(rows) < 0.1).astype(float), judges)
         inside += [low < 1 < high, down < 0.1 < up]
     assert (inside / 300 > 0.9).all()
+
+
+# -- splits by a column
+
+
+def grouped(rows=1200):
+    """Rows of a group share a value that no input tells: whoever has seen the group would seem to know it."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 60, rows)
+    X = (rng.standard_normal((60, 5))[group] + 0.01 * rng.standard_normal((rows, 5))).astype(np.float32)
+    return X, rng.standard_normal(60)[group], group
+
+
+@pytest.mark.parametrize("how", [{}, {"solver": "cg"}, {"map": "binning", "D": None, "grids": 20}])
+def test_groups_are_never_on_both_sides(how):
+    X, y, group = grouped()
+    plain = {"D": 100, "length_scale": 1.0, "holdout": 0.2}
+    if "map" in how:
+        recipe = Recipe(pilot="none", scaling="standard", holdout=0.2, **how)
+    else:
+        recipe = FIXED.with_(**plain, **how)
+    alone = train(open_source((X, y)), recipe, ALONE).model.metadata["holdout"]
+    together = train(open_source((X, y), holdout_by=group), recipe, ALONE).model.metadata
+    assert together["split"]["key"] == "group"
+    assert alone["rmse"] < 0.5 < 0.8 < together["holdout"]["rmse"]
+    assert np.ptp(together["holdout"]["interval"]["rmse"]) > 5 * np.ptp(alone["interval"]["rmse"])
+
+
+def test_the_last_rows_judge_and_those_before_them_choose():
+    X, y, _ = grouped()
+    time = np.random.default_rng(1).permutation(1200) / 7
+    source = open_source((X, y), holdout_after=time)
+    model = train(source, FIXED.with_(D=50), ALONE).model
+    split, rows = Split.from_json(model.metadata["split"]), source.read(Span(0, 1200))
+    roles, ranks = split.roles(rows), np.argsort(np.argsort(time))
+    assert np.array_equal(np.flatnonzero(roles == JUDGE), np.flatnonzero(ranks >= 960))
+    assert np.array_equal(np.flatnonzero(roles == CHOOSE), np.flatnonzero((ranks >= 840) & (ranks < 960)))
+    assert model.metadata["holdout"]["rows"] == 240
+    after = train(open_source((X, y), holdout_after=(time, 150.0)), FIXED.with_(D=50), ALONE).model
+    assert after.metadata["holdout"]["rows"] == (time > 150).sum()
+    with pytest.raises(InputError, match=r"no row has 'the column' after 1e\+09"):
+        train(open_source((X, y), holdout_after=(time, 1e9)), FIXED.with_(D=50), ALONE)
+
+
+@pytest.mark.parametrize("column", ["patient", "x1", "3"])
+def test_a_column_of_a_table_decides_wherever_it_is(column, tmp_path):
+    X, y, group = grouped(400)
+    columns = {f"x{i}": X[:, i] for i in range(5)} | {"y": y, "patient": [f"p{g}" for g in group], "day": group * 1.0}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=90)
+    options = ("--exclude", "patient,day", "--D", "20", "--pilot", "none", "--threads", "1", "--json")
+    found = done("train", tmp_path / "t.parquet", *options, "--holdout-by", column, "--out", tmp_path / "a.model").json
+    assert found["holdout"]["rows"] > 0
+    assert Model.load(tmp_path / "a.model").metadata["split"]["key"] == "group"
+    late = done("train", tmp_path / "t.parquet", *options, "--holdout-after", "day=50", "--out", tmp_path / "b.model")
+    assert late.json["holdout"]["rows"] == (group > 50).sum()
+
+
+def test_estimators_take_groups():
+    X, y, group = grouped(600)
+    model = KernelRegressor(D=50, pilot="none", length_scale=1.0, threads=1).fit(X, y, groups=group)
+    assert model.model_.metadata["split"]["key"] == "group"
+
+
+def test_a_source_with_a_key_opens_again_elsewhere(tmp_path):
+    X, y, group = grouped(300)
+    columns = {f"x{i}": X[:, i] for i in range(5)} | {"y": y, "patient": group}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=90)
+    for keys in ({"holdout_by": "patient"}, {"holdout_after": ("patient", 20)}, {"holdout_after": "x1"}):
+        source = open_source(tmp_path / "t.parquet", exclude="patient", **keys)
+        again = open_source(**json.loads(json.dumps(source.spec())))
+        assert again.fingerprint() == source.fingerprint()
+        assert np.array_equal(again.read(Span(5, 250)).key, source.read(Span(5, 250)).key)
+
+
+def test_dates_are_an_order(tmp_path):
+    X, y, group = grouped(400)
+    day = np.datetime64("2024-01-01") + group.astype("timedelta64[D]")
+    columns = {f"x{i}": X[:, i] for i in range(5)} | {"y": y, "day": day}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    source = open_source(tmp_path / "t.parquet", columns=Handling(), holdout_after=("day", "2024-02-10"))
+    model = train(source, FIXED.with_(D=20), ALONE).model
+    assert model.metadata["holdout"]["rows"] == (group > 40).sum()

@@ -26,6 +26,7 @@ from streamrf.api.inputs import (
     weighted,
 )
 from streamrf.data.frames import is_frame
+from streamrf.data.keyed import Keyed, array_column
 from streamrf.data.source import Source
 from streamrf.features.kernels import make_kernel
 from streamrf.features.targets import CLASSIFICATION, REGRESSION
@@ -75,9 +76,12 @@ class KernelMachine(BaseEstimator):
 
     # -- fitting
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train on all rows: the pilot, the passes, then lambda and calibration on hold-out rows."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Train on all rows: the pilot, the passes, then lambda and calibration on hold-out rows. Rows of one of the
+        ``groups`` (n,) are never on both sides of the hold-out."""
         source = self._training_source(X, y, sample_weight, first=True)
+        if groups is not None:
+            source = Keyed(source, array_column(groups), "groups")
         trained = train(source, self._recipe(X, y), self._settings())
         return self._adopt(trained.model, trained.state)
 

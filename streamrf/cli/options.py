@@ -140,6 +140,13 @@ memory_option = click.option(
 weight_option = click.option(
     "--sample-weight", metavar="NAME", help="Array (zarr, npy) or column (parquet) of weights."
 )
+holdout_options = stack(
+    click.option("--holdout-by", metavar="COLUMN", help="Column whose groups are never on both sides of the hold-out."),
+    click.option(
+        "--holdout-after", metavar="COLUMN[=VALUE]",
+        help="Column, such as a date, whose last rows judge; with a value, those after it.",
+    ),
+)  # fmt: skip
 shards_argument = click.argument("data", nargs=-1, required=True, type=Place())
 model_argument = click.argument("model", type=click.Path())
 pass_options = stack(memory_option, checkpoint_options, cluster_options, run_options)
@@ -181,7 +188,10 @@ def open_data(
         _show_columns(place, choice, reporter or reporter_for(options))
     if known is None:
         columns = learn_coding(place, make_handling(options), reporter, rows=scan_rows, **choice)
-    source = open_source(place, x=options["x"], columns=columns, **choice)
+    keys: Options = {name: options[name] for name in ("holdout_by", "holdout_after") if options.get(name)}
+    if "=" in keys.get("holdout_after", ""):
+        keys["holdout_after"] = tuple(keys["holdout_after"].rsplit("=", 1))
+    source = open_source(place, x=options["x"], columns=columns, **choice, **keys)
     source.keeps = (*source.keeps, *keeps)
     _refuse_arrays(options, source)
     check_reading(source, options.get("memory"))

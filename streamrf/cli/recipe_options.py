@@ -15,6 +15,7 @@ from streamrf.cli.options import (
     column_options,
     data_options,
     flag,
+    holdout_options,
     memory_option,
     shards_argument,
     stack,
@@ -68,7 +69,9 @@ def settings_named(*names: str) -> Callable[[F], F]:
 
 recipe_options = stack(*(setting_option(each) for each in fields(Recipe)), gamma_option)
 task_option, nan_option = settings_named("task"), settings_named("nan")
-training_options = stack(shards_argument, data_options, weight_option, column_options, recipe_options, memory_option)
+training_options = stack(
+    shards_argument, data_options, weight_option, holdout_options, column_options, recipe_options, memory_option
+)
 
 
 def make_recipe(options: Options) -> Recipe:

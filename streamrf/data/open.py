@@ -15,11 +15,13 @@ import numpy as np
 from streamrf.data.cache import Reading, as_parquet, ordered_files
 from streamrf.data.columns import Choice, Columns, Handling, names_of
 from streamrf.data.frames import frame_table, is_frame
+from streamrf.data.keyed import Keyed, array_column, as_number
 from streamrf.data.locations import absolute, is_pattern, matches, names_in, reading
 from streamrf.data.readers import reader_by_ending, reader_of, row_reader_at
 from streamrf.data.readers.base import BatchReader, Chained, RowReader
 from streamrf.data.readers.memory import ArraySource, CountingSource
 from streamrf.data.source import Source, Spec
+from streamrf.data.split import ORDER
 from streamrf.data.wrappers import Shards, Weighted
 from streamrf.support.errors import InputError, StorageError
 from streamrf.support.progress import Reporter
@@ -41,6 +43,8 @@ def open_source(
     need_targets: bool | None = True,
     columns: Columns | Handling | Mapping[str, Any] | None = None,
     sample_weight: Weights | None = None,
+    holdout_by: Any = None,
+    holdout_after: Any = None,
     cache: bool = True,
     reporter: Reporter | None = None,
     **reading: Any,
@@ -54,6 +58,8 @@ def open_source(
     not read, with None they are read where there are any. ``columns`` is the coding of raw columns, as a model keeps
     it; from a ``Handling`` the coding is learned, which reads the columns.
     ``sample_weight`` names the array or column of the rows' weights; for arrays it is an array.
+    ``holdout_by`` is a column (name, number among the features, or array) whose groups are never on both sides of the
+    hold-out. ``holdout_after`` is a column, whose last rows judge, or a pair of a column and a value.
 
     CSV, JSON lines and Arrow files are converted to parquet once, beside the data (``cache=False``: in a temporary
     folder). ``reading`` says how CSV is written, where its first lines do not tell: ``delimiter``, ``header``,
@@ -66,8 +72,41 @@ def open_source(
     coding = Columns.from_json(columns) if isinstance(columns, Mapping) else columns
     choice = replace(choice, columns=coding)
     source = _open(data, choice) if sample_weight is None else _open_weighted(data, sample_weight, choice)
+    if holdout_by is not None or holdout_after is not None:
+        source = _keyed(data, source, choice, holdout_by, holdout_after)
     source.keeps = (*source.keeps, *keeps)
     return source
+
+
+def _keyed(data: Data, table: Source, choice: Choice, by: Any, after: Any) -> Source:
+    if by is not None and after is not None:
+        raise InputError("`holdout_by` keeps groups together and `holdout_after` goes by an order: give one of them")
+    if by is not None:
+        return Keyed(table, _key_column(data, table, choice, by), _key_name(by))
+    pair = isinstance(after, list | tuple) and len(after) == 2 and not np.isscalar(after)
+    column, value = after if pair else (after, None)
+    number = None if value is None else as_number(value)
+    return Keyed(table, _key_column(data, table, choice, column), _key_name(column), ORDER, number)
+
+
+def _key_name(asked: Any) -> str:
+    return str(asked) if isinstance(asked, int | str) else "the column"
+
+
+def _key_column(data: Data, table: Source, choice: Choice, asked: Any) -> Source | int:
+    """A feature by its number, or a column beside the features."""
+    if isinstance(asked, int) or (isinstance(asked, str) and asked.isdigit()):
+        return int(asked)
+    if isinstance(asked, Mapping):
+        return open_source(asked)
+    if not isinstance(asked, str):
+        return array_column(asked)
+    if table.feature_names and asked in table.feature_names:
+        return table.feature_names.index(asked)
+    if table.columns is not None and asked in table.columns.names:
+        raise InputError(f"'{asked}' is coded as a category: set `exclude={asked!r}` to hold rows out by it")
+    rest = [name for name in (*names_of(choice.exclude), *names_of(choice.target or choice.y)) if name != asked]
+    return _open(data, replace(choice, exclude=rest, y=asked, target=None, need_targets=True))
 
 
 def readable(data: Data, reading: Reading, reporter: Reporter) -> tuple[Data, list[object]]:
@@ -141,7 +180,7 @@ def _open_table(data: object, choice: Choice) -> Source:
 
 
 def _open_spec(spec: Spec, choice: Choice) -> Source:
-    unknown = set(spec) - set(vars(choice)) - {"data", "sample_weight"}
+    unknown = set(spec) - set(vars(choice)) - {"data", "sample_weight", "holdout_by", "holdout_after"}
     if unknown or "data" not in spec:
         raise InputError(f"not the description of a source: it has {', '.join(sorted(spec))}")
     return open_source(**{**vars(choice), **spec})

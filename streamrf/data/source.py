@@ -112,6 +112,7 @@ class Source(Matrix):
     """A table in chunks, of which any span of rows can be read. Opening one reads metadata only, never rows."""
 
     has_weights: bool = False  # whether ``read`` gives weights of rows
+    holdout_key: str = ""  # the kind of the keys that ``read`` gives, where a column decides which rows are held out
     keeps: tuple[object, ...] = ()  # what must live as long: temporary folders, which vanish with it
     picks_columns: bool = False  # whether columns are chosen by name and coded as they are read, as from parquet
 

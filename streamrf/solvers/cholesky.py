@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block, Source
-from streamrf.data.split import Split
+from streamrf.data.split import ORDER, Split
 from streamrf.features.targets import DIGITS, TargetCoding
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
@@ -264,7 +264,7 @@ def folds_for(sizes: Sizes) -> int:
         return sizes.folds
     if recipe.cv:
         return recipe.cv
-    asked = recipe.ridge is not None or recipe.holdout is not None
+    asked = recipe.ridge is not None or recipe.holdout is not None or sizes.source.holdout_key == ORDER
     if asked or not FEWEST_FOLDED <= rows < FEW_ROWS or recipe.learns_from_targets:
         return 0
     folds = FOLDS_OF_FEW if rows < FEW_FOLDED else FOLDS

@@ -49,6 +49,7 @@ class Sizes:
     local: bool = True  # whether features may be kept between passes, which a cluster does not
     sample: int | None = None  # rows of the sample that preconditions, of a run that is resumed
     folds: int | None = None  # that choose lambda, of a run that is resumed
+    held: int | None = None  # rows that are held out, where they are counted
 
     @classmethod
     def of(
@@ -79,7 +80,7 @@ class Sizes:
 
     @property
     def held_out(self) -> int:
-        return int(self.rows * (self.split.judge + self.split.choose))
+        return int(self.rows * (self.split.judge + self.split.choose)) if self.held is None else self.held
 
     @property
     def scaling_passes(self) -> int:

@@ -84,7 +84,9 @@ class SolverSettings(FeatureSettings):
         within=Range(1, 100_000), group="solver",
     )  # fmt: skip
     holdout: float | None = setting(
-        None, "Share of rows that choose lambda (a tenth, at most 20,000 rows).", within=Range(0, 1, below=True)
+        None,
+        "Share of rows that judge, and of others that choose lambda (a tenth each, at most 20,000 rows).",
+        within=Range(0, 1, below=True),
     )
     cv: int | None = setting(
         None, "Choose lambda by K-fold cross-validation, in the same one pass.", metavar="K", within=Range(2, 100)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.data.keyed import Keyed
 from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.data.split import NONE_HELD, NUMBER, OTHER_STREAM, Split, hash_rows, key_for
+from streamrf.data.split import NONE_HELD, NUMBER, ORDER, OTHER_STREAM, Split, hash_rows, key_for
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.features.base import FeatureMap
 from streamrf.features.fourier import kind_of
@@ -90,7 +91,12 @@ class Preparation:
     def _split(self, sample: Block) -> None:
         """Settle which rows choose and which judge."""
         split = self.plan.sizes.split
-        self.split = replace(split, key=key_for(sample) if split.holds else NUMBER, folds=self.plan.folds)
+        key = self.source.holdout_key or key_for(sample)
+        self.split = replace(split, key=key if split.holds else NUMBER, folds=self.plan.folds)
+        if split.holds and isinstance(self.source, Keyed) and key == ORDER:
+            self.split, held = self.source.bounds(self.split)
+            if held > self.plan.sizes.held_out:
+                self.plan = self.agreed(replan(self.plan, held=held))
         if split.holds and self.split.key == NUMBER:
             self.reporter.note("most rows have copies: which rows are held out is decided by their numbers")
 

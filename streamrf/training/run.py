@@ -229,6 +229,7 @@ class Training:
                 "fingerprint": self.source.fingerprint(),
                 "describe": self.source.describe(),
                 "weighted": self.source.has_weights,
+                "holdout_key": self.source.holdout_key,
             },
         }
 

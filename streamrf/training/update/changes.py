@@ -175,6 +175,8 @@ def retrain(
         raise InputError("this model file does not hold its original settings: retrain on the shards that stay")
     if model.metadata.get("data", {}).get("weighted") and not stays.has_weights:
         raise InputError("this model was trained on rows with weights: retrain on the shards that stay, with theirs")
+    if model.metadata.get("data", {}).get("holdout_key") and not stays.holdout_key:
+        raise InputError("rows were held out by a column: retrain on the shards that stay, with the same `holdout_by`")
     recipe = Recipe.from_json(model.metadata["asked"])
     source = recoded() if recoded else stays
     trained = Training(source, recipe, work.settings, work.reporter, work.threads).run()
