@@ -15,7 +15,7 @@ from streamrf.support import __version__
 logging.getLogger("streamrf").addHandler(logging.NullHandler())
 
 _HOMES = {
-    "streamrf.api": ("evaluate", "plan", "predict", "train"),
+    "streamrf.api": ("evaluate", "importance", "plan", "predict", "train"),
     "streamrf.api.estimators": ("KernelClassifier", "KernelRegressor", "load"),
     "streamrf.api.random_features": ("RandomFeatures",),
     "streamrf.data.source": ("Source",),
@@ -32,14 +32,14 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 (by what they are for)
     "KernelClassifier", "KernelRegressor", "RandomFeatures",
-    "open_source", "plan", "train", "predict", "evaluate", "load",
+    "open_source", "plan", "train", "predict", "evaluate", "importance", "load",
     "Model", "Recipe", "Settings", "Source", "Trained", "Reporter",
     "Statistics", "prepare", "accumulate", "update", "forget",
     "StreamRFError", "__version__",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from streamrf.api import evaluate, plan, predict, train
+    from streamrf.api import evaluate, importance, plan, predict, train
     from streamrf.api.estimators import KernelClassifier, KernelRegressor, load
     from streamrf.api.random_features import RandomFeatures
     from streamrf.data.open import open_source

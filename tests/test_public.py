@@ -19,7 +19,8 @@ QUICK = streamrf.Recipe(D=32, pilot="none", length_scale=2.0, bits="8", ridge=1e
 def test_the_names_are_these():
     assert sorted(streamrf.__all__) == sorted([
         "KernelClassifier", "KernelRegressor", "Model", "RandomFeatures", "Recipe", "Reporter", "Settings", "Source",
-        "Statistics", "StreamRFError", "Trained", "__version__", "accumulate", "evaluate", "forget", "load",
+        "Statistics", "StreamRFError", "Trained", "__version__", "accumulate", "evaluate", "forget",
+        "importance", "load",
         "open_source", "plan", "predict", "prepare", "train", "update",
     ])  # fmt: skip
 

@@ -11,7 +11,7 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model
-from streamrf.reports import accuracy, usage
+from streamrf.reports import accuracy, importance, usage
 from streamrf.reports.evidence import gather_evidence, row_set
 from streamrf.reports.report import make_report
 from streamrf.solvers.ridge import NormalEquations
@@ -228,13 +228,13 @@ def test_reliability_and_confusion():
 def test_importance_and_dependence_of_a_known_function():
     X = np.random.default_rng(0).standard_normal((400, 3))
     y = 3 * X[:, 0] + X[:, 1] ** 2
-    rises = usage.permutation_importance(
-        lambda Z: float(np.mean((3 * Z[:, 0] + Z[:, 1] ** 2 - y) ** 2)), X, np.arange(3), seed=0
+    rises = importance.permutation_importance(
+        lambda Z: float(np.mean((3 * Z[:, 0] + Z[:, 1] ** 2 - y) ** 2)), X, {str(i): np.array([i]) for i in range(3)}, 0
     )
     assert np.argsort(rises.mean(axis=1)).tolist() == [2, 1, 0]
     assert np.all(rises[2] == 0)
-    grid, answers = usage.partial_dependence(lambda Z: Z[:, :1] * 3, X, 0)
-    assert np.allclose(answers[:, 0], 3 * grid)
+    grid, answers = importance.partial_dependence(lambda Z: Z[:, :1] * 3, X, np.array([0]))
+    assert np.allclose(answers, 3 * grid)
 
 
 def test_kernel_errors_fall_with_more_features(shelf):

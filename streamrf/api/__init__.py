@@ -24,6 +24,7 @@ from streamrf.models.predict import (
     prediction_columns,
 )
 from streamrf.recipe import Recipe
+from streamrf.reports.importance import Importance, measure_importance
 from streamrf.solvers.plan import Plan
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
@@ -117,6 +118,54 @@ def evaluate(
     source = _source_for(model, data, options, need_targets=True)
     with Threads(threads) as pool:
         return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan, engine=engine)
+
+
+def importance(
+    model: Model | str | Path,
+    data: Any,
+    *,
+    rows: int = 5000,
+    repeats: int = 5,
+    partial: str | Sequence[str] = (),
+    seed: int = 0,
+    threads: int | None = None,
+    **options: Any,
+) -> Importance:
+    """How much worse predictions get when a column is shuffled, the most important column first.
+
+    All codes of a column are shuffled together. Use rows that the model was not trained on.
+
+    Parameters
+    ----------
+    model : Model, str or Path
+        A model or the place of one.
+    data : Any
+        Rows with known targets: all that ``open_source`` takes.
+    rows : int, default=5000
+        Size of the sample that is shuffled.
+    repeats : int, default=5
+        Shuffles of each column. Their standard deviation is the ``spread`` of the result.
+    partial : str or sequence of str, default=()
+        Columns whose partial dependence is computed too: the mean prediction at values of the column.
+    seed : int, default=0
+        Another number draws other rows and shuffles.
+    threads : int or None, default=None
+        Threads to use; all cores by default.
+    **options : Any
+        As for ``open_source``.
+
+    Returns
+    -------
+    Importance
+        With ``names``, ``mean``, ``spread``, ``rises`` and ``dependence``; notebooks show it as a table.
+    """
+    model = _model(model)
+    source, columns = (
+        _source_for(model, data, options, need_targets=True),
+        [partial] if isinstance(partial, str) else partial,
+    )
+    with Threads(threads) as pool:
+        return measure_importance(model, source, pool, rows=rows, repeats=repeats, partial=columns, seed=seed)
 
 
 def _finished(model: Model, scores: np.ndarray, proba: bool) -> np.ndarray:

@@ -35,6 +35,7 @@ _COMMANDS = (
     ("plan", "train", "Estimate memory, passes and time of a run, without reading a row."),
     ("compare", "compare", "Compare feature maps on a sample: errors, time, a picture."),
     ("report", "inspect", "Write a page of pictures about a model."),
+    ("importance", "importance", "Show which columns predictions depend on, and how."),
     ("export", "inspect", "Write a model as ONNX, or as a page of numpy."),
     ("inspect", "inspect", "Show what is in a model or a data set."),
 )

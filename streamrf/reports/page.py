@@ -44,12 +44,16 @@ class Picture:
         text = out.getvalue()
         return themed(with_own_ids(text[text.index("<svg") :], self.name), self.alt)
 
+    def alone(self) -> Figure:
+        """The figure in colours of its own, for a white page."""
+        for artist in self.figure.findobj():
+            _repaint(artist)
+        return self.figure
+
     def png(self) -> bytes:
         """The same on white."""
         out = io.BytesIO()
-        for artist in self.figure.findobj():
-            _repaint(artist)
-        self.figure.savefig(out, format="png", dpi=150, facecolor="white")
+        self.alone().savefig(out, format="png", dpi=150, facecolor="white")
         return out.getvalue()
 
 

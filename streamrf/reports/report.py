@@ -10,9 +10,10 @@ from streamrf.models.model import Model
 from streamrf.reports.accuracy import errors, learning
 from streamrf.reports.evidence import Evidence, gather_evidence
 from streamrf.reports.history import cost, learned, provenance, search, settings
+from streamrf.reports.importance import inputs
 from streamrf.reports.page import Section, page
 from streamrf.reports.plots import load_matplotlib
-from streamrf.reports.usage import inputs, kernel, spectrum
+from streamrf.reports.usage import kernel, spectrum
 from streamrf.support.settings import with_flags
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads

@@ -1,8 +1,8 @@
-"""Sections on what a model uses: which inputs, how many of its features, and how well these approximate the kernel."""
+"""Sections on the features of a model: how many of them it uses, and how well they approximate the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,130 +12,16 @@ from streamrf.features.fourier import kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.pipeline import build_fourier
-from streamrf.models.model import Model
 from streamrf.reports.accuracy import spread_columns
 from streamrf.reports.bounds import relative_error
 from streamrf.reports.evidence import Evidence
-from streamrf.reports.page import COLOURS, WIDE, Picture, Section, bars, curve, legend, panel, panels
+from streamrf.reports.page import COLOURS, Section, curve, legend, panel
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import Threads
-from streamrf.support.units import format_count
 
-MOST_COLUMNS = 100  # inputs that are shuffled
-SHOWN_COLUMNS = 15
-REPEATS = 2  # shuffles of a column
-POINTS = 20  # values of an input that dependence is drawn at
-PRODUCTS = 4e9  # multiplications for a picture
-DEPENDENCE_COLUMNS = 4
 MOST_EIGEN = 1200  # features whose eigenvalues are computed: about a second
 KERNEL_ROWS = 400
 LARGEST_D = 4096
-
-
-# -- inputs
-
-
-def inputs(evidence: Evidence) -> Section:
-    """Permutation importance, and partial dependence on the strongest inputs."""
-    section, model, rows = Section("inputs", "Inputs"), evidence.judged, evidence.rows
-    if rows is None:
-        return section
-    columns = np.arange(min(rows.X.shape[1], MOST_COLUMNS))
-    some = affordable_rows(model, REPEATS * len(columns), len(rows))
-    X = rows.X[:some].astype(np.float64)
-    loss, what = _loss(evidence, some)
-    rises = permutation_importance(loss, X, columns, model.recipe.seed)
-    order = np.argsort(-rises.mean(axis=1), kind="stable")[:SHOWN_COLUMNS]
-    names = [evidence.column_name(int(columns[place])) for place in order]
-    first = "" if len(columns) == rows.X.shape[1] else f" Only the first {len(columns)} inputs were tried."
-    section.text = f"On {format_count(some)} rows. Correlated inputs share their importance.{first}"
-    section.add(
-        "importance", "How much worse predictions get when one input is shuffled among the rows.",
-        bars(names, rises[order].mean(axis=1), f"rise of {what} when the input is shuffled", width=WIDE[0],
-             spread=rises[order].std(axis=1)),
-        f"The strongest inputs are {', '.join(names[:3])}",
-    )  # fmt: skip
-    section.pictures.append(_dependence(evidence, X, [int(columns[place]) for place in order[:DEPENDENCE_COLUMNS]]))
-    return section
-
-
-def _loss(evidence: Evidence, rows: int) -> tuple[Callable[[np.ndarray], float], str]:
-    model, truth = evidence.judged, evidence.truth[:rows]
-    if not model.is_classifier:
-        return lambda X: float(np.sqrt(((model.scores(X, evidence.threads) - truth) ** 2).mean())), "RMSE"
-
-    def log_loss(X: np.ndarray) -> float:
-        chances = model.probabilities(model.scores(X, evidence.threads))
-        return float(-np.log(np.maximum(chances[np.arange(rows), truth], 1e-15)).mean())
-
-    return log_loss, "log loss"
-
-
-def permutation_importance(
-    loss: Callable[[np.ndarray], float], X: np.ndarray, columns: np.ndarray, seed: int
-) -> np.ndarray:
-    """How much the loss rises when one column is shuffled, (columns, REPEATS)."""
-    rng, base = np.random.default_rng(seed), loss(X)
-    rises = np.empty((len(columns), REPEATS))
-    for place, column in enumerate(columns):
-        for repeat in range(REPEATS):
-            shuffled = X.copy()
-            shuffled[:, column] = rng.permutation(shuffled[:, column])
-            rises[place, repeat] = loss(shuffled) - base
-    return rises
-
-
-def _dependence(evidence: Evidence, X: np.ndarray, columns: Sequence[int]) -> Picture:
-    """A panel for each input, all on one scale, with a line for each output or class."""
-    model, classes = evidence.judged, [str(label) for label in evidence.judged.coding.classes]
-    X = X[: affordable_rows(model, POINTS * len(columns), len(X))]
-    shown = slice(1, 2) if len(classes) == 2 else slice(0, len(COLOURS))
-
-    def respond(rows: np.ndarray) -> np.ndarray:
-        scores = model.scores(rows, evidence.threads)
-        return (model.probabilities(scores) if model.is_classifier else scores)[:, shown]
-
-    found = [partial_dependence(respond, X, column) for column in columns]
-    lines = classes[shown] if classes else [f"output {i}" for i in range(found[0][1].shape[1])]
-    figure, sides = panels((min(8.6, 2.4 * len(columns) + 0.6), 2.9), len(columns))
-    low, high = min(answers.min() for _, answers in found), max(answers.max() for _, answers in found)
-    margin = 0.05 * (high - low or 1.0)
-    names = [evidence.column_name(column) for column in columns]
-    for axes, name, (grid, answers) in zip(sides, names, found, strict=True):
-        for number, line in enumerate(lines):
-            axes.plot(
-                grid, answers[:, number], color=COLOURS[number], label=line, marker="o" if len(grid) < 4 else None
-            )
-        axes.set_xlabel(name[:24])
-        axes.set_ylim(low - margin, high + margin)
-        axes.tick_params(labelleft=axes is sides[0])
-    what = f"probability of {lines[0]}" if len(lines) == 1 else "probability"
-    sides[0].set_ylabel(what if classes else "prediction")
-    if len(lines) > 1:
-        legend(sides[-1])
-    caption = "Mean prediction when one input is set to a value and the others stay as they are."
-    return Picture("dependence", caption, figure, f"Partial dependence on {', '.join(names)}")
-
-
-def partial_dependence(
-    respond: Callable[[np.ndarray], np.ndarray], X: np.ndarray, column: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean response (POINTS at most, outputs) with one column set to each of its own quantiles from 2 % to 98 %."""
-    grid = np.unique(X[:, column])
-    if len(grid) > POINTS:
-        grid = np.unique(np.quantile(X[:, column], np.linspace(0.02, 0.98, POINTS)))
-    moved = X.copy()
-    answers = []
-    for value in grid:
-        moved[:, column] = value
-        answers.append(respond(moved).mean(axis=0))
-    return grid, np.array(answers)
-
-
-def affordable_rows(model: Model, evaluations: int, rows: int) -> int:
-    """How many rows can be predicted ``evaluations`` times with about PRODUCTS multiplications."""
-    width = getattr(model.map, "n_features", 1000)
-    return int(np.clip(PRODUCTS / (max(evaluations, 1) * width * (model.n_inputs + 4)), 50, rows))
 
 
 # -- features in use
