@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import FAST, done
+from commands import streamrf as streamrf_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interruptions import Stops
@@ -25,7 +26,7 @@ from streamrf.models.export.numpy_script import write_script
 from streamrf.models.model import Model
 from streamrf.statistics.levels import LevelSums, target_sums, whole_targets
 from streamrf.support import errors
-from streamrf.support.progress import Interrupted
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.update.changes import forget, update
 from streamrf.training.update.statistics import Statistics
@@ -432,3 +433,73 @@ def test_a_data_frame_is_coded_as_the_file_is(tmp_path):
     assert np.array_equal(
         streamrf.predict(frame.model, new.to_pandas()), streamrf.predict(stored.model, str(tmp_path / "new.parquet"))
     )
+
+
+# -- columns that tell the target
+
+
+class Notes(Reporter):
+    def __init__(self):
+        self.said: list[str] = []
+
+    def note(self, sentence):
+        self.said.append(sentence)
+
+
+def test_a_column_that_determines_the_target_is_flagged(tmp_path):
+    rng = np.random.default_rng(0)
+    table = make_table(1, 2000)
+    y = table["y"].to_numpy()
+    code = [f"code {int(value // 0.01)}" for value in y]  # each of about three rows: too few to tell
+    bands = np.digitize(y, [-2.0, 0.0, 2.0])
+    flagged = {
+        "same": y, "cubed": -(y**3), "band": [f"band {band}" for band in bands], "zip of bands": [
+            f"zip {band} {number}" for band, number in zip(bands, rng.integers(0, 20, 2000), strict=True)
+        ],
+    }  # fmt: skip
+
+    def warnings(target, **more):
+        pq.write_table(pa.table({"a": table["a"], "code": code, **more, "y": target}), tmp_path / "t.parquet")
+        notes = Notes()
+        streamrf.train(opened(tmp_path / "t.parquet"), RECIPE, None, notes)
+        return [said for said in notes.said if said.startswith("warning")]
+
+    assert warnings(y) == []
+    said = warnings(y, same=flagged["same"], cubed=flagged["cubed"])
+    assert "columns 'same', 'cubed' determine the target" in said[0]
+    assert "`exclude=['same', 'cubed']`" in said[0]
+    said = " ".join(warnings(bands, **{"band": flagged["band"], "zip of bands": flagged["zip of bands"]}))
+    assert "column 'band' determines the target" in said
+    assert "column 'zip of bands' determines the target" in said
+
+
+def test_rows_without_a_target_are_dropped_and_said(tmp_path):
+    table = make_table(1, 300)
+    y = pa.array(table["y"].to_numpy(), mask=np.arange(300) % 10 == 0)
+    pq.write_table(table.set_column(2, "y", y), tmp_path / "t.parquet")
+    notes = Notes()
+    trained = streamrf.train(opened(tmp_path / "t.parquet"), RECIPE, None, notes)
+    assert trained.model.metadata["rows"] == 270
+    assert "30 rows without a target were left out" in notes.said
+    with pytest.raises(errors.DataError, match="30 of 300 targets are missing"):
+        streamrf.train(opened(tmp_path / "t.parquet"), RECIPE.with_(nan="error"))
+
+
+def test_infinite_values_count_as_missing_and_that_is_said(tmp_path):
+    table = make_table(1, 300)
+    a = table["a"].to_numpy().copy()
+    a[[3, 5]] = np.inf, -np.inf
+    pq.write_table(table.set_column(0, "a", pa.array(a)), tmp_path / "t.parquet")
+    answer = done("train", tmp_path / "t.parquet", "--target", "y", *FAST)
+    assert "infinite values count as missing: 2 in 'a'" in answer.err
+    X = (
+        open_source(tmp_path / "t.parquet", target="y", columns=Model.load(tmp_path / "t.model").columns)
+        .read(Span(0, 9))
+        .X
+    )
+    assert X[[3, 4, 5], 1].tolist() == [1, 0, 1]
+    assert X[3, 0] == pytest.approx(np.median(np.delete(a, [3, 5])))
+    asked = streamrf_command(
+        "train", tmp_path / "t.parquet", "--target", "y", "--missing", "error", *FAST, "--overwrite"
+    )
+    assert asked.code == errors.DataError.exit_code

@@ -380,9 +380,13 @@ BAD_DATA = {
     "inf in X": (
         bad_table(lambda X, y: (with_value(X, (7, 0), -np.inf), y)), errors.DataError, "-inf in column 0 of X in row 7"
     ),
-    "NaN in y": (bad_table(lambda X, y: (X, with_value(y, 5, np.nan))), errors.DataError, "1 of 300 targets"),
+    "NaN in y": (
+        lambda f, s: [*bad_table(lambda X, y: (X, with_value(y, 5, np.nan)))(f, s), "--nan", "error"],
+        errors.DataError, "1 of 300 targets",
+    ),
     "non-numeric column": (
-        lambda f, s: [s / "labels.parquet", "--target", "size"], errors.DataError, "'id'.*numeric"
+        lambda f, s: [s / "labels.parquet", "--target", "size", "--categories", "error"], errors.DataError,
+        "'id'.*numeric",
     ),
     "constant target": (
         lambda f, s: [*bad_table(lambda X, y: (X, y * 0 + 3))(f, s), "--task", "regression"], errors.DataError,

@@ -153,7 +153,7 @@ class KernelMachine(BaseEstimator):
             source = stored_source(X, y, known=None if first else self._known())
             remember_columns(self, source)
             return weighted(source, checked_weights(sample_weight, source.n_rows))
-        finite = self.nan == "error" or "allow-nan"
+        finite = self.nan != "drop" or "allow-nan"
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite,
             ensure_min_samples=2, reset=first, **self._target_checks(),

@@ -249,6 +249,8 @@ def make_handling(options: Options) -> Handling:
     from streamrf.data.columns import Handling
 
     missing = options.get("missing", "auto")
+    if missing == "auto" and options.get("nan", "auto") != "auto":
+        missing = "error"  # who says what becomes of rows with gaps wants them not to be filled
     return Handling(
         options.get("categories", "auto"), "error" if missing == "keep" else missing, options.get("max_levels"),
         tuple(listed(options.get("categorical")) or ()),

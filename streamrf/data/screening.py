@@ -17,7 +17,7 @@ from streamrf.data.wrappers import SourceWrapper
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.units import format_count
 
-POLICIES = ("error", "drop")
+POLICIES = ("auto", "error", "drop")
 # An IEEE float is infinite or NaN exactly where every exponent bit is set.
 _EXPONENT_BITS = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
 _PIECE = 1 << 16  # values checked between two chances to stop
@@ -25,7 +25,8 @@ _WEIGHT_BYTES = _KEY_BYTES = 8
 
 
 def screen(block: Block, policy: str, where: Source) -> tuple[Block, int]:
-    """The block without its bad rows, and how many those were; with policy "error" any bad row is a DataError.
+    """The block without its bad rows, and how many those were. With policy "error" any bad row is a DataError, with
+    "auto" one that has a target.
 
     ``where`` is the source the block came from: it gives the message its names.
     """
@@ -34,8 +35,11 @@ def screen(block: Block, policy: str, where: Source) -> tuple[Block, int]:
     if is_clean(block.X) and (block.y is None or is_clean(block.y)):
         return block, 0
     bad = missing_rows(block.X) if block.y is None else missing_rows(block.X) | missing_rows(block.y)
-    if policy == "error":
-        raise _complaint(block, int(np.argmax(bad)), where)
+    wrong = bad if policy == "error" else np.zeros(len(block), bool) if policy == "drop" else missing_rows(block.X)
+    if policy == "auto" and block.y is not None:
+        wrong &= ~missing_rows(block.y)
+    if wrong.any():
+        raise _complaint(block, int(np.argmax(wrong)), where)
     return _without(block, bad)
 
 

@@ -79,7 +79,10 @@ class FeatureSettings(SelfDescribing):
     bits: str = setting(AUTO, "Precision of features: integers of so many bits, or floats.", choices=lambda: PRECISIONS)
     task: str = setting(AUTO, "Numbers or classes; told from the targets by default.", choices=lambda: TASKS)
     nan: str = setting(
-        "error", "What to do with rows that have NaN or infinite values.", choices=lambda: POLICIES, group="data"
+        AUTO,
+        "Rows that have NaN or infinite values; auto drops those without a target and refuses others.",
+        choices=lambda: POLICIES,
+        group="data",
     )
     seed: int = setting(0, "Another number draws other features, sample and hold-out rows.", within=NOT_NEGATIVE)
 

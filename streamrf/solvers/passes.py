@@ -152,7 +152,8 @@ class Passes:
         job.state.dropped = job.dropped
         self.rows, self.dropped, self.marks = job.done, job.dropped, job.state.marks
         if job.dropped:
-            self.reporter.note(f"{format_count(job.dropped)} rows with NaN or infinite values were left out")
+            what = "without a target" if self.prepared.recipe.nan == "auto" else "with NaN or infinite values"
+            self.reporter.note(f"{format_count(job.dropped)} rows {what} were left out")
 
     def ledger(self) -> Ledger:
         """The rows that were summed, by shard."""

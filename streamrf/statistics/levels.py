@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,6 +17,7 @@ from streamrf.support.errors import FileFormatError
 from streamrf.support.threads import Threads
 
 ROWS = 65_536  # at a time
+FEWEST = 5  # rows of a level, on average, before it can be said to determine anything
 HALF = 17  # bits of the lower part of a target, so that squares of both parts can be summed
 
 
@@ -92,6 +94,21 @@ class LevelSums(Statistic[LevelState]):
     def nbytes(self) -> int:
         folds, places, width = self._shape
         return 8 * (folds * places * width + 3 * (width - 1))
+
+    def unexplained(self, state: LevelState) -> list[float]:
+        """For each category, the share of the target's variance that is left once the level is known."""
+        squares = [(a << 2 * HALF) + (b << HALF + 1) + c for a, b, c in state.squares.tolist()]
+        found = []
+        for end, count in zip(np.cumsum(self.places), self.places, strict=True):
+            levels = state.sums[:, end - count : end].sum(axis=0)
+            known = levels[levels[:, 0] > 0].astype(np.float64)
+            rows, left = known[:, 0].sum(), 0.0
+            for k, square in enumerate(squares, start=1):
+                total = square - float(known[:, k].sum()) ** 2 / max(rows, 1.0)
+                within = square - math.fsum(known[:, k] ** 2 / known[:, 0])
+                left = max(left, within / total if total > 0 else 1.0)
+            found.append(left if rows >= FEWEST * len(known) else 1.0)
+        return found
 
     def tables(self, state: LevelState) -> list[LevelTable]:
         """What was learned of each category."""

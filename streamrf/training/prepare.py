@@ -33,7 +33,7 @@ from streamrf.support.progress import Reporter
 from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_bytes
-from streamrf.training.categories import learn_levels
+from streamrf.training.categories import learn_levels, warn_of_targets
 from streamrf.training.pilot.binning import BinningPilot, best_of_both, build_binning
 from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, with_names
 from streamrf.training.pilot.defaults import defaults
@@ -71,6 +71,7 @@ class Preparation:
             self._code_by_target(coding)
             drawn = self._drawn()
         source, sample = self.source, self._weighed(self._fitted(drawn), coding)
+        warn_of_targets(sample, source, coding, self.reporter)
         choice = self._choose(sample, coding)
         self._replan(choice.recipe, coding)
         self.metadata = {**choice.metadata(), "split": self.split.to_json()}

@@ -166,6 +166,8 @@ def learn_columns(
     Columns that cannot be used are left out, and ``say`` hears which; those in ``asked`` are wanted by name, and must
     be usable.
     """
+    if table.n_rows == 0:
+        raise DataError(f"{table.location} has no rows")
     asked = {*asked, *handling.categorical}
     roles, left_out = column_roles(table, names, handling, asked)
     scans = _scans(table, roles, handling, asked)

@@ -77,7 +77,7 @@ def _category(graph: Graph, column: Column) -> list[str]:
     if column.buckets:
         raise InputError(
             f"column '{column.name}' has too many levels to list, and ONNX cannot hash text as we do: export it"
-            " with --numpy"
+            " as a numpy script"
         )
     value = graph.input(column.name, str, ["n", 1])
     keys = [*column.levels] if "" in column.levels else [*column.levels, ""]
