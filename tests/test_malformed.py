@@ -14,7 +14,7 @@ from tables import smooth, write_zarr
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from benchlib.fuzzed import _sealed
+from benchlib.fuzzed import _sealed, use, write_files
 
 from streamrf.models.model import Model
 from streamrf.support.errors import DataError, FileFormatError
@@ -101,3 +101,23 @@ def test_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(files, "sync_directory", lambda folder: (synced.append(folder), sync(folder)))
     Checkpoint(tmp_path / "a" / "b").save({}, [], {"x": np.zeros(3)}, {})
     assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= {*synced, tmp_path / "a" / "b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("identity.stored", 7), ("identity", []), ("extra.prepared.story", 5), ("extra.rows", "x"), ("arrays", None)],
+)
+def test_a_checkpoint_sealed_again(tmp_path: Path, path: str, value: Any) -> None:
+    write_files("checkpoint", tmp_path / "run")
+    [file] = (tmp_path / "run" / "saved").glob("*.json")
+    document = json.loads(file.read_text())
+    document.pop("sha256")
+    *parents, last = path.split(".")
+    place = document
+    for name in parents:
+        place = place[name]
+    place[last] = value
+    file.write_bytes(_sealed(document))
+    ended, _ = use("checkpoint", tmp_path / "run", 10**9)
+    assert ended.code == FileFormatError.exit_code, ended.err
+    assert len(ended.err.splitlines()) == 1

@@ -89,6 +89,10 @@ class Training:
         ledger_of(self.source, self._all_rows())  # a shard that is listed twice is refused now, not after the pass
         plan = self._plan()  # before sums are loaded, which plans count on top
         saved = self._saved()
+        with content_errors(self._place, *FROM_DATA) if saved else nullcontext():
+            return self._trained(plan, saved, start)
+
+    def _trained(self, plan: Plan, saved: SavedPass | None, start: float) -> Trained:
         if saved:
             untrained = self._begun(saved)
             if untrained.columns is not None and untrained.columns.by_target:
@@ -98,9 +102,8 @@ class Training:
             plan, untrained = self._prepared(self._agreed(plan))
             self.seconds["pilot"] = time.monotonic() - start
         self.reporter.settled(chosen(untrained.recipe))
-        with content_errors(f"the checkpoint {self.settings.checkpoint}", *FROM_DATA) if saved else nullcontext():
-            passes = self._passes(untrained, plan, saved)
-            fitted = solver_of(untrained.recipe)(self._run(untrained, plan, passes)).fit()
+        passes = self._passes(untrained, plan, saved)
+        fitted = solver_of(untrained.recipe)(self._run(untrained, plan, passes)).fit()
         self.seconds["total"] = time.monotonic() - start
         metadata = _merged(untrained.metadata, fitted.metadata) | self._facts(fitted, passes, plan)
         metadata = self._checked(metadata, untrained, fitted.judges)
@@ -121,8 +124,12 @@ class Training:
             self.reporter.note(f"warning: {warning}")
         return {name: value for name, value in metadata.items() if name != LINEAR} | {"warnings": warnings}
 
+    @property
+    def _place(self) -> str:
+        return f"the checkpoint {self.settings.checkpoint}"
+
     def _begun(self, saved: SavedPass) -> UntrainedModel:
-        with content_errors(f"the checkpoint {self.settings.checkpoint}"):
+        with content_errors(self._place):
             return UntrainedModel.from_parts(saved.extra["prepared"], saved.arrays)
 
     def prepare(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
@@ -140,9 +147,11 @@ class Training:
         plan = self._agreed(self._plan())
         self.skipped = RowSet() if rows is None else rows.complement(self.source.n_rows)
         self.fixed = {**untrained.pipeline.digests(), "rows": None if rows is None else rows.to_json()}
-        passes = self._passes(untrained, plan, self._saved())
-        untrained = untrained.with_metadata(split=Split().to_json())  # every row is summed
-        sums = Cholesky(self._run(untrained, plan, passes)).sums()
+        saved = self._saved()
+        with content_errors(self._place, *FROM_DATA) if saved else nullcontext():
+            passes = self._passes(untrained, plan, saved)
+            untrained = untrained.with_metadata(split=Split().to_json())  # every row is summed
+            sums = Cholesky(self._run(untrained, plan, passes)).sums()
         self._succeeded()
         return sums, passes.ledger()
 

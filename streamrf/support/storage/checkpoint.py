@@ -166,6 +166,8 @@ class Checkpoint:
                 "Use another checkpoint, or remove this one."
             )
         before, now = theirs.get(STORED), ours.get(STORED)
+        if not isinstance(before, dict | None):
+            raise FileFormatError(f"The checkpoint {self.place} does not name the files of its data; it is damaged.")
         if before != now and before is not None and now is not None:  # earlier versions kept no marks
             raise MismatchError(
                 f"{_changes(before, now)} after the checkpoint {self.place} was begun, and its sums would mix old rows "
