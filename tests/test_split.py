@@ -18,11 +18,13 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.data.split import CHOOSE, FIT, JUDGE, Split, from_ordered, group_keys, input_keys, key_for, ordered
 from streamrf.models.model import Model
+from streamrf.models.uncertainty import Posterior, attach_posterior
 from streamrf.recipe import Recipe
 from streamrf.statistics.intervals import Judges, mean_interval, number_intervals, share_interval
 from streamrf.support.errors import InputError
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, train
+from streamrf.training.update.statistics import Statistics
 
 FIXED = Recipe(
     D=200, kernel="gaussian", length_scale=4.0, scaling="standard", bits="12", map="sobol", pilot="none", seed=2
@@ -285,3 +287,21 @@ def test_dates_are_an_order(tmp_path):
     source = open_source(tmp_path / "t.parquet", columns=Handling(), holdout_after=("day", "2024-02-10"))
     model = train(source, FIXED.with_(D=20), ALONE).model
     assert model.metadata["holdout"]["rows"] == (group > 40).sum()
+
+
+def test_models_keep_the_lambda_of_each_output(tmp_path):
+    """In the file, in the uncertainty, and when the sums are solved again."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (1000, 3)).astype(np.float32)
+    Y = np.stack([rng.standard_normal(1000), np.sin(3 * X[:, 0])], axis=1)
+    trained = train(ArraySource(X, Y), FIXED.with_(D=60, length_scale=1.5), ALONE)
+    trained.model.save(tmp_path / "m.model", state=trained.state)
+    model, sums = Model.load(tmp_path / "m.model"), Statistics.load(tmp_path / "m.model")
+    assert model.weights.ridges == trained.model.weights.ridges != ()
+    assert np.array_equal(sums.solve(sums.ridge).weights.coefficients, model.weights.coefficients)
+    with Threads(1) as threads:
+        attach_posterior(model, tmp_path / "m.model", threads)
+        for output, ridge in enumerate(model.weights.ridges):
+            alone = Posterior.from_state(trained.state, model.map, model.coding, ridge, threads)
+            expected = alone.deviations(model.map, model.pipeline.scaled(X[:20]), threads)[:, output]
+            assert np.array_equal(model.deviations(X[:20], threads)[:, output], expected)

@@ -122,6 +122,7 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
         "holdout": metadata["holdout"], "cross_validation": metadata.get("cross_validation"),
         "warnings": metadata["warnings"], "binning": metadata.get("binning"), "learning": metadata.get("learning"),
         "dropped": metadata["dropped"],
+        **({"lambda_by_output": metadata["lambda_by_output"]} if "lambda_by_output" in metadata else {}),
         "statistics_digest": metadata["statistics_digest"],
     }  # fmt: skip
 

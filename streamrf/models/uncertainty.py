@@ -64,6 +64,19 @@ class Posterior:
         return out
 
 
+@dataclass(frozen=True)
+class ByOutput:
+    """Outputs that have lambdas of their own: masks of those that share one, and its posterior."""
+
+    parts: tuple[tuple[np.ndarray, Posterior], ...]
+
+    def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray:
+        out = np.empty((len(X), len(self.parts[0][0])))
+        for outputs, posterior in self.parts:
+            out[:, outputs] = posterior.deviations(map, X, threads)[:, outputs]
+        return out
+
+
 def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.ndarray:
     matrix = np.empty((equations.size, equations.size), order="F")
     for jitter in (0.0, *JITTERS):
@@ -87,7 +100,12 @@ def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
         raise InputError("standard deviations need the sums of the Cholesky solver: train with `solver='cholesky'`")
     gram = Gram.on_this_machine(model.scaling, model.map, model.coding, threads.count)
     state = gram.load(statistics_of(read_archive(path, kind=KIND)))
-    model.posterior = Posterior.from_state(state, model.map, model.coding, model.weights.ridge, threads)
+    ridges = model.weights.by_output
+    parts = [
+        (ridges == ridge, Posterior.from_state(state, model.map, model.coding, ridge, threads))
+        for ridge in np.unique(ridges).tolist()
+    ]
+    model.posterior = parts[0][1] if len(parts) == 1 else ByOutput(tuple(parts))
 
 
 def best_ridge(
