@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -261,11 +262,30 @@ def test_update_forget_report_plan_and_inspect_take_csv(tmp_path):
     done("report", model, "--data", two, "--out", tmp_path / "r.html", "--quiet")
 
 
+def test_other_tables_are_measured_or_told_what_is_wrong(tmp_path):
+    """A column without values is filled in, one with a stray word or none of the name is told with what there is."""
+    model = tmp_path / "m.model"
+    done("train", small(tmp_path), *FAST, "--out", model, "--quiet")
+    written(tmp_path, "c,y,a\n" + "u,1,\nv,2,\n", "empty.csv")
+    assert done("evaluate", model, tmp_path / "empty.csv", "--json").json["rows"] == 2
+    stray = written(tmp_path, "a,c,y\n" + "1,u,2\n" * 9 + "abc,u,2\n", "stray.csv")
+    gone = written(tmp_path, "c,y\nu,1\n", "gone.csv")
+    for path, sentence in ((stray, "'abc' in .*line 11"), (gone, "no column 'a' in .*'c', 'y'")):
+        for command in (("evaluate", model, path), ("predict", model, path, "--out", tmp_path / "o.csv")):
+            answer = streamrf(*command, "--quiet")
+            assert answer.code == errors.DataError.exit_code
+            assert re.search(sentence, answer.sentence), answer.sentence
+
+
 def test_options_of_csv_are_refused_for_other_files(tmp_path):
     written(tmp_path, '{"a": 1, "y": 2}\n', "t.jsonl")
     answer = streamrf("train", tmp_path / "t.jsonl", "--decimal", ",")
     assert answer.code == errors.InputError.exit_code
     assert "--decimal is about csv files, and there are jsonl files" in answer.err
+    written(tmp_path, "a,y\n" + "1,2\n2,3\n" * 20)
+    done("train", tmp_path / "t.csv", *FAST, "--out", tmp_path / "m.model", "--quiet")
+    predict = ("predict", tmp_path / "m.model", tmp_path / "t.jsonl", "--out", tmp_path / "o.csv")
+    assert "--decimal is about other files" in streamrf(*predict, "--decimal", ",").err
 
 
 # -- names

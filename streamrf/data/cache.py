@@ -220,7 +220,8 @@ def write_parquet(table: BatchReader, place: Path, reporter: Reporter) -> int:
     """All columns of a table as one parquet file, which says where they are from; the number of rows."""
     import pyarrow as pa
 
-    from streamrf.data.readers.parquet import ABOUT, ORIGIN
+    from streamrf.data.columns.encoding import ABOUT
+    from streamrf.data.readers.parquet import ORIGIN
     from streamrf.data.writers.tables import group_rows, write_tables
 
     names, about = table.schema.names, {name: table.origin(name) for name in table.schema.names}

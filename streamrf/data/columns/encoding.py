@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -17,6 +18,14 @@ from streamrf.support.errors import DataError
 SECONDS_PER_DAY = 86_400
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _READ_AS = {INT: (pa.int64(), pa.uint64(), pa.float64()), FLOAT: (pa.float64(),), BOOL: (pa.bool_(),)}
+
+
+ABOUT = b"streamrf.about"  # in the metadata of a schema: what a conversion found out about columns
+
+
+def about_column(schema: pa.Schema, name: str) -> str:
+    """What the conversion of a file of text found out about a column: a half sentence, or nothing."""
+    return json.loads((schema.metadata or {}).get(ABOUT, b"{}")).get(name, "")
 
 
 class Encoder:
@@ -37,6 +46,7 @@ class Encoder:
                 wanted = {NUMBER: "numbers", DATE: "dates"}.get(column.kind, "categories")
                 raise DataError(
                     f"column '{column.name}' of {where} is of type {stored}, but the model knows {wanted} there"
+                    f"{about_column(schema, column.name)}: fix the data"
                 )
 
     def encode(self, batch: pa.RecordBatch | pa.Table, out: np.ndarray, first: int = 0) -> np.ndarray | None:

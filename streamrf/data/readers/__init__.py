@@ -59,6 +59,9 @@ def arriving_tables(location: str, form: str, columns: Columns | None, where: st
     reader = reader_of(BatchReader, form)
     if reader is None:
         raise InputError(f"{form} cannot be read from a stream")
+    stray = sorted(set(options) - reader.options - {"keeps"})
+    if stray:
+        raise InputError(f"`{stray[0]}` is about other files than {form}: leave it out")
     return reader.arriving_at(location, columns, where, **options)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from streamrf.data.columns import DATE, NUMBER, Column, Columns
-from streamrf.data.locations import first_line, opened
+from streamrf.data.locations import first_line, no_such, opened
 from streamrf.data.readers.base import (
     STREAM_BLOCK,
     Arrived,
@@ -48,7 +47,7 @@ DELIMITERS = (",", "\t", ";", "|")
 _NAMED = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "space": " ", "pipe": "|"}
 _SAMPLE_LINES = 50  # that tell the delimiter
 INDEX = "__index_level_0__"  # as pandas calls it in parquet: row numbers, and no feature
-_BLANKS = re.compile(rb"[ \t\x0b\x0c\x1c-\x1f\x80-\xff]")  # or what may begin one
+_BLANKS = tuple(bytes([code]) for code in (0x20, 0x09, 0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x1F))
 
 
 class CsvBatches(TextReader):
@@ -117,7 +116,10 @@ class CsvBatches(TextReader):
         for parser, lines in parsed_blocks(stream, where, reading, STREAM_BLOCK):
             names = parser.dialect.names
             known = columns or Columns.of_numbers(names)
-            kinds = {c.name: _field_of(c, reading.spelling) for c in known.columns if c.name in names}
+            absent = next((name for name in known.names if name not in names), None)
+            if absent is not None:
+                raise no_such("column", absent, names, where, " (the model was trained on it)")
+            kinds = {c.name: _field_of(c, reading.spelling) for c in known.columns}
             raw = parser.texts(lines) if options.get("keeps") else None
             yield Arrived(parser.table(lines, list(kinds.values()), lenient=True), lines.first, "line", raw)
 
@@ -258,7 +260,7 @@ class CsvParser:
     def texts(self, lines: Lines, names: Sequence[str] | None = None) -> pa.Table:
         """Columns as text, trimmed, nulls as such."""
         table = self._read(lines, list(names or self.dialect.names))
-        if not _BLANKS.search(lines.text):
+        if lines.text.isascii() and not any(blank in lines.text for blank in _BLANKS):
             return table
         return pa.table({name: plain_text(table.column(name), self._null_set) for name in table.column_names})
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamrf.data.columns import Choice
+from streamrf.data.columns.encoding import about_column
 from streamrf.data.locations import filesystem, is_url, reading
 from streamrf.data.parts import ENDINGS, data_files
 from streamrf.data.readers.base import BatchReader, Progress, silent
@@ -39,7 +39,7 @@ BUFFER_BYTES = 1 << 17
 FOOTER_READERS = 8
 LEFT_OPEN = 4  # readers of row groups that are read in parts
 CHECKED = {"page_checksum_verification": True}  # where a file has checksums
-ORIGIN, ABOUT = b"streamrf.origin", b"streamrf.about"  # in a footer: the file it was made of, and about its columns
+ORIGIN = b"streamrf.origin"  # in a footer: the file of text that was converted
 
 
 Opened: TypeAlias = AbstractContextManager[pq.ParquetFile]
@@ -95,7 +95,7 @@ class ParquetBatches(BatchReader):
 
     def origin(self, name: str) -> str:
         """What the conversion found out about a column."""
-        return json.loads((self.schema.metadata or {}).get(ABOUT, b"{}")).get(name, "")
+        return about_column(self.schema, name)
 
     def has_gaps(self, name: str) -> bool:
         return name in self._gaps

@@ -22,7 +22,10 @@ def write_tables(
 
     held: list[pa.Table] = []
     done = count = 0
-    with pq.ParquetWriter(place, schema, write_page_checksum=True) as writer:
+    unlike = (pa.types.is_floating, pa.types.is_temporal)  # values that hardly repeat: a dictionary costs time only
+    repeated = [kind.name for kind in schema if not any(test(kind.type) for test in unlike)]
+    options = {"use_dictionary": repeated or False, "write_page_checksum": True}
+    with pq.ParquetWriter(place, schema, **options) as writer:
         for table in tables:
             held.append(table.cast(schema))
             count += len(table)
