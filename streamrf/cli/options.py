@@ -286,7 +286,7 @@ def reporter_for(options: Options) -> Reporter:
 
 def make_settings(options: Options, out: Path | None = None) -> Settings:
     """How the pass is carried out, from the run, memory and checkpoint options."""
-    from streamrf.support.storage.checkpoint import Checkpoint
+    from streamrf.training.pilot.log import can_resume
     from streamrf.training.run import Settings
 
     settings = Settings(threads=options["threads"], memory=options.get("memory"), clear=False)
@@ -295,7 +295,7 @@ def make_settings(options: Options, out: Path | None = None) -> Settings:
     if not options["no_checkpoint"]:
         settings.checkpoint = options["checkpoint"] or out.with_name(out.name + ".checkpoint")
     settings.checkpoint_every = options["checkpoint_every"]
-    if options["resume"] and not (settings.checkpoint and Checkpoint(settings.checkpoint).exists()):
+    if options["resume"] and not (settings.checkpoint and can_resume(settings.checkpoint)):
         raise InputError(f"--resume: there is no checkpoint at {settings.checkpoint}; leave it out to start a new run")
     return settings
 

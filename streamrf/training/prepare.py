@@ -38,6 +38,7 @@ from streamrf.training.pilot.binning import BinningPilot, best_of_both, build_bi
 from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, with_names
 from streamrf.training.pilot.defaults import defaults
 from streamrf.training.pilot.fourier import PilotRun
+from streamrf.training.pilot.log import TrialLog
 from streamrf.training.plan import compares, replan
 from streamrf.training.sanity import LINEAR, fit_linear
 
@@ -55,6 +56,7 @@ class Preparation:
     engine: Engine
     reporter: Reporter
     threads: Threads
+    log: TrialLog = field(default_factory=TrialLog)  # where finished trials are kept
     metadata: dict[str, Any] = field(default_factory=dict)
     weighting: Weighting = field(default_factory=Weighting)  # once targets are scanned
     split: Split = NONE_HELD  # once it is settled
@@ -169,7 +171,9 @@ class Preparation:
         recipe = recipe if searched else defaults(recipe, sample.X, sample.weights)
         if not searched and recipe.metric == NONE:
             return Choice(recipe)
-        run = PilotRun(sample, coding, recipe, self.threads, reporter=self.reporter, rows=self.source.n_rows)
+        run = PilotRun(
+            sample, coding, recipe, self.threads, reporter=self.reporter, rows=self.source.n_rows, log=self.log
+        )
         choice = run.choose() if searched else run.choose_metric()
         if run.learning:
             told = with_names(run.learning, self.source.feature_names, choice.recipe.scaling)
@@ -178,11 +182,12 @@ class Preparation:
 
     def _choose_map(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Choice:
         """Random binning, or the better of it and Fourier features where either will do."""
-        rows, reporter = self.source.n_rows, self.reporter
-        binning = BinningPilot(sample, coding, recipe, self.threads, rows=rows, reporter=reporter)
+        reporter = self.reporter
+        how: dict[str, Any] = {"reporter": reporter, "rows": self.source.n_rows, "log": self.log}
+        binning = BinningPilot(sample, coding, recipe, self.threads, **how)
         if recipe.map == BINNING:
             return binning.defaults() if recipe.pilot == NONE else binning.choose()
-        fourier = PilotRun(sample, coding, recipe.as_fourier(), self.threads, reporter=reporter, rows=rows)
+        fourier = PilotRun(sample, coding, recipe.as_fourier(), self.threads, **how)
         plan = replan(self.plan, recipe=binning.recipe, outputs=coding.outputs, classes=bool(coding.classes))
         if plan.fits:
             return best_of_both(fourier, binning, reporter)

@@ -35,6 +35,7 @@ from streamrf.support.storage.checkpoint import STORED, Checkpoint, SavedPass
 from streamrf.support.storage.files import check_free_space, content_errors
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count
+from streamrf.training.pilot.log import TrialLog, pilot_place
 from streamrf.training.plan import plan_run, replan
 from streamrf.training.prepare import Preparation
 from streamrf.training.sanity import LINEAR, advice, judge_linear
@@ -156,10 +157,16 @@ class Training:
         return sums, passes.ledger()
 
     def _prepared(self, plan: Plan, classes: tuple[str, ...] | None = None) -> tuple[Plan, UntrainedModel]:
+        log = TrialLog(self.settings.checkpoint, self.identity())
+        if log.count:
+            self.reporter.note(f"resuming: {format_count(log.count)} trials of the pilot are done already")
         preparation = Preparation(
-            self.source, self.recipe, plan, self._agreed, self.engine, self.reporter, self.threads
+            self.source, self.recipe, plan, self._agreed, self.engine, self.reporter, self.threads, log
         )
-        untrained = preparation.run(classes)
+        try:
+            untrained = preparation.run(classes)
+        except KeyboardInterrupt as stop:
+            raise log.stopped() from stop
         self.source = preparation.source
         return preparation.plan, untrained
 
@@ -251,6 +258,7 @@ class Training:
 def clear_checkpoint(settings: Settings) -> None:
     """Once its result is safe."""
     if settings.checkpoint:
+        Checkpoint(pilot_place(settings.checkpoint)).clear()
         Checkpoint(settings.checkpoint).clear()
 
 

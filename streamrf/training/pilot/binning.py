@@ -20,10 +20,11 @@ from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.solvers.binning import default_bits, default_grids
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.choice import FOLD_ROWS, BinningTrial, Choice, Trial, folds_of, trial_grids
+from streamrf.training.pilot.choice import FOLD_ROWS, MOST_SHOWN, BinningTrial, Choice, Trial, folds_of, trial_grids
 from streamrf.training.pilot.defaults import DEFAULTS
-from streamrf.training.pilot.fourier import MOST_SHOWN, VALIDATION, PilotRun
+from streamrf.training.pilot.fourier import VALIDATION, PilotRun
 from streamrf.training.pilot.judging import judge_of
+from streamrf.training.pilot.log import TrialLog
 from streamrf.training.pilot.widths import (
     RIDGE,
     Rows,
@@ -44,8 +45,10 @@ class BinningPilot:
     """Searches on one sample: the first three quarters fit, the rest judge, as in the pilot of Fourier features."""
 
     def __init__(
-        self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, rows: int, reporter: Reporter
-    ) -> None:
+        self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, rows: int, reporter: Reporter,
+        log: TrialLog | None = None,
+    ) -> None:  # fmt: skip
+        self.log = log or TrialLog()
         kernel = KERNEL if recipe.kernel == AUTO else recipe.kernel
         grids, bits = recipe.grids or default_grids(rows), recipe.table_bits or default_bits(rows)
         self.recipe = recipe.with_(map=BINNING, kernel=kernel, grids=grids, table_bits=bits)
@@ -61,7 +64,12 @@ class BinningPilot:
         self.done = self.expected = 0  # trials of the search for widths
 
     def choose(self) -> Choice:
-        """Everything chosen by trials."""
+        """Everything chosen by trials, which an interrupted run may have finished."""
+        choice = self.log.binned(self._searched)
+        self.trials = [trial for trial in choice.trials if isinstance(trial, BinningTrial)]
+        return choice
+
+    def _searched(self) -> Choice:
         if self.recipe.length_scale is not None:
             return self._choice(*self._at_one_width(self.recipe.length_scale))
         searches = {name: self._search(name, few_outputs(self.targets)) for name in self._scalings()}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.features.fourier.fitted import ROWS
-from streamrf.recipe import ANY, BINNING, NONE, Recipe
+from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.binning import VECTORS, default_bits
 
 
@@ -30,6 +30,11 @@ class Trial:
     misses: float | None = None  # share of wrong classes, for classification
     seconds: float = 0.0
     metric: str = NONE  # or the name of one that the run learned
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What it was asked for: all but what came of it."""
+        return *self.size, self.length_scale, self.ridge
 
     @property
     def size(self) -> tuple[object, ...]:
@@ -66,6 +71,10 @@ class Choice:
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 SMALL_D, SMALL_ROWS = 512, 8000
+FINALISTS = 3
+WIDTHS = 4  # that a search usually tries
+SCANNED, SCAN_STEP = 8, 2**0.25  # widths on either side, where few features make the error jump from one to the next
+MOST_SHOWN = 0.98  # of the bar, while trials go on
 FOLDS, FOLD_ROWS = 4, 8000  # trials of so few rows are judged on all of them, a quarter at a time
 PILOT_D, LARGE_ROWS, MOST_ROWS = 2048, 24_000, 96_000
 BINNING_ROWS = 53_334  # three quarters of them to fit: random binning learns a width for each column
@@ -80,6 +89,16 @@ TRIAL_GRIDS = 100
 def budget_seconds(rows: int, D: int) -> float:
     """What each half may cost before no new width is tried: a tenth of the pass, on a machine of two modest cores."""
     return float(np.clip(0.1 * rows * D * D / PRODUCTS_A_SECOND, LEAST_SECONDS, MOST_SECONDS))
+
+
+def usual_trials(
+    recipe: Recipe, small: tuple[int, int], large: tuple[int, int], whole: tuple[int, int], pairs: int
+) -> list[tuple[tuple[int, int], int]]:
+    """Sizes (D and rows) and how many trials they usually get: a few widths at each size, then precisions."""
+    widths = 1 if recipe.length_scale is not None else WIDTHS
+    again = 2 * SCANNED if recipe.D <= SMALL_D and widths > 1 else widths * (large != small)
+    last = widths * (whole != large) + 2 * (recipe.bits == AUTO)
+    return [(small, widths * pairs), (large, FINALISTS * again), (whole, last)]
 
 
 def folds_of(rows: int) -> list[slice]:

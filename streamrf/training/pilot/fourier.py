@@ -35,32 +35,34 @@ from streamrf.support.progress import Reporter
 from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import (
+    FINALISTS,
     FOLD_ROWS,
     FOLDS,
     LARGE_ROWS,
+    MOST_SHOWN,
     PILOT_D,
     PRODUCTS_A_SECOND,
     RIDGES,
+    SCAN_STEP,
+    SCANNED,
     SMALL_D,
     SMALL_ROWS,
     Choice,
     Trial,
     budget_seconds,
     folds_of,
+    usual_trials,
 )
 from streamrf.training.pilot.defaults import MEDIAN_ROWS
 from streamrf.training.pilot.judging import Certainty, NumberJudge, judge_of
+from streamrf.training.pilot.log import TrialLog
 from streamrf.training.pilot.trend import FAR, SMALLER, at_an_end, lowest, on_grid, power, reach
 
 KERNELS = ("gaussian", "laplacian", "matern32")
 TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a root mean square)
 VALIDATION = 0.25
-SCANNED, SCAN_STEP = 8, 2**0.25  # widths on either side, where few features make the error jump from one to the next
 REACH = 128.0  # no width is tried that is so many times that of the median heuristic, or a share of it as small
 MAP_COST, FACTOR_COST = 4.0, 2.0  # of a product in a projection or a factorisation, next to one in a Gram matrix
-FINALISTS = 3
-WIDTHS = 4  # that a search usually tries
-MOST_SHOWN = 0.98  # of the bar, while trials go on
 # What trials are made with. Classes are noisy targets: eight bits hold what can be learnt of them, and a penalty below
 # LEAST_RIDGE would only pick wide kernels that lean on digits far behind the point, and lose at the D of the real run.
 SEARCH_BITS = {REGRESSION: "12", CLASSIFICATION: "8"}
@@ -82,8 +84,9 @@ class PilotRun:
 
     def __init__(
         self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, reporter: Reporter,
-        rows: int = 0, budget: float | None = None,
+        rows: int = 0, budget: float | None = None, log: TrialLog | None = None,
     ) -> None:  # fmt: skip
+        self.log = log or TrialLog()
         self.recipe, self.coding, self.threads, self.reporter = recipe, coding, threads, reporter
         self.sample, self.rows = sample, max(rows, len(sample))  # of the whole table
         self.judge = judge_of(sample, coding, recipe)
@@ -122,15 +125,11 @@ class PilotRun:
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
         self.reporter.working("pilot", 1.0)
         recipe = replace(
-            self.recipe,
-            scaling=best.scaling,
-            kernel=best.kernel,
-            length_scale=self.length_scale_for(isotropic),
-            bits=bits,
-            ridge=best.ridge if self.recipe.ridge is None else self.recipe.ridge,
+            self.recipe, scaling=best.scaling, kernel=best.kernel, length_scale=self.length_scale_for(isotropic),
+            bits=bits, ridge=best.ridge if self.recipe.ridge is None else self.recipe.ridge,
             map=default_kind(kernel, self._columns(best)) if self.recipe.map == AUTO else self.recipe.map,
             form=self.recipe.settled_form,
-        )
+        )  # fmt: skip
         return self._choice(recipe, best, isotropic, certainty)
 
     def _with_clean_targets(self, finalists: list[Trial], size: tuple[int, int]) -> list[Trial]:
@@ -150,15 +149,11 @@ class PilotRun:
         return fitted.scores(path, self.judge.rows)[:, 0]
 
     def _foresee(self, small: tuple[int, int], large: tuple[int, int]) -> None:
-        """Count the products of a usual search, for those who wait: a few widths at each size, then precisions."""
+        """Count the products of a usual search, for those who wait."""
         kind = "standard" if self.recipe.scaling == AUTO else self.recipe.scaling
-        first, whole = Trial(kind, KERNELS[0], 1.0, *(0, ""), 0), (large[0], len(self.sample))
-        widths = 1 if self.recipe.length_scale is not None else WIDTHS
-        stages = {small: widths * len(list(self.pairings()))}
-        again = 2 * SCANNED if self.recipe.D <= SMALL_D and widths > 1 else widths * (large != small)
-        stages[large] = stages.get(large, 0) + FINALISTS * again
-        stages[whole] = stages.get(whole, 0) + widths * (whole != large) + 2 * (self.recipe.bits == AUTO)
-        self.expected = sum(n * self._cost(replace(first, D=D, rows=rows)) for (D, rows), n in stages.items())
+        first, whole = Trial(kind, KERNELS[0], 1.0, 0, "", 0), (large[0], len(self.sample))
+        stages = usual_trials(self.recipe, small, large, whole, len(list(self.pairings())))
+        self.expected = sum(n * self._cost(replace(first, D=D, rows=rows)) for (D, rows), n in stages)
 
     def choose_metric(self) -> Choice:
         """Return a fully resolved recipe unchanged, with a metric for it."""
@@ -327,8 +322,11 @@ class PilotRun:
         return self.recipe.map != AUTO and kind_of(self.recipe.map).structured
 
     def fit(self, trial: Trial) -> Trial:
-        """The trial with its error and its best lambda."""
-        return self.measure(trial).trial
+        """The trial with its error and its best lambda, which an interrupted run may have found already."""
+        if found := self.log.recall(trial):
+            return self._note(trial, *found)
+        done = self.measure(trial).trial
+        return self.log.record(trial, done, self.losses[done])
 
     def measure(self, trial: Trial) -> Measured:
         """As ``fit``, with what was fitted."""
@@ -338,12 +336,15 @@ class PilotRun:
         found = self.judge.verdict(scores, self._judges(trial))
         done = replace(trial, ridge=path[found.best].ridge, error=found.error, misses=found.misses)
         done = replace(done, seconds=time.monotonic() - start)
-        self.spent, self.losses[done] = self.spent + self._cost(trial), found.losses
+        return Measured(self._note(trial, done, found.losses), map, path[found.best])
+
+    def _note(self, asked: Trial, done: Trial, losses: np.ndarray) -> Trial:
+        self.spent, self.losses[done] = self.spent + self._cost(asked), losses
         self.trials.append(done)
         self.reporter.tried(done)
         if self.expected:
             self.reporter.working("pilot", min(self.spent / self.expected, MOST_SHOWN))
-        return Measured(done, map, path[found.best])
+        return done
 
     def _tried(self, fitted: RidgeTrial, trial: Trial) -> tuple[list[Weights], np.ndarray]:
         """Weights of all lambdas, and scores of the rows that judge them."""
