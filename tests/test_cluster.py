@@ -31,9 +31,9 @@ from streamrf.data.writers import TableWriter, open_shared_writer
 from streamrf.data.writers import zarr as zarr_writer
 from streamrf.engines.base import STATES, Next, Pass, WorkerNeeds
 from streamrf.engines.cluster import Address, ClusterEngine, connect
-from streamrf.engines.cluster.dispatch import Pace
+from streamrf.engines.cluster.groups import Pace
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
-from streamrf.engines.cluster.workers import Workers
+from streamrf.engines.cluster.workers import TaskFuture, Workers
 from streamrf.models.model import Model
 from streamrf.models.predict import PredictedColumns, evaluate_rows, predict_rows, prediction_columns
 from streamrf.recipe import Recipe
@@ -197,26 +197,21 @@ class TestWorkers:
 def test_tasks_change_nothing_they_are_given(client: Client, data: str) -> None:
     """Else a task that is done a second time, after its result was lost, would count rows twice."""
     source = open_source(data)
-    statistic, workers = Counts(source.n_rows), Workers(client)
-    workers.refresh()
-    home = next(iter(workers.alive))
-    shared, session = workers.share(statistic), RowsToRead.of(source, "error", "a test")
+    with Workers.of_pass(client, "test", Counts(source.n_rows)) as workers:
+        session = RowsToRead.of(source, "error", "a test")
 
-    def summed(rows: Span, earlier: Any = None) -> Any:
-        spans = (tuple(rows),)
-        return workers.submit(home, sum_rows, shared, earlier, replace(session, spans=spans), reports=True).future
+        def summed(rows: Span) -> TaskFuture:
+            return workers.submit(sum_rows, replace(session, spans=(tuple(rows),)))
 
-    def counts(future: Any) -> np.ndarray:
-        return client.gather(future, direct=True)["arrays"]["counts"].copy()
+        def counts(task: TaskFuture) -> np.ndarray:
+            return client.gather(task.future, direct=True)["arrays"]["counts"].copy()
 
-    first, second = summed(Span(0, 100)), summed(Span(100, 300))
-    before = counts(first), counts(second)
-    more = [summed(Span(300, 400), first) for _ in range(2)]
-    both = [workers.submit(home, add_sums, shared, first, second).future for _ in range(2)]
-    assert np.array_equal(counts(more[0]), counts(more[1]))
-    assert np.array_equal(counts(both[0]), counts(both[1]))
-    assert counts(both[0]).sum() == 300
-    assert all(np.array_equal(counts(future), was) for future, was in zip((first, second), before, strict=True))
+        first, second = summed(Span(0, 100)), summed(Span(100, 300))
+        before = counts(first), counts(second)
+        both = [workers.submit(add_sums, first.future, second.future) for _ in range(2)]
+        assert np.array_equal(counts(both[0]), counts(both[1]))
+        assert counts(both[0]).sum() == 300
+        assert all(np.array_equal(counts(task), was) for task, was in zip((first, second), before, strict=True))
 
 
 def transitions_so_far(dask_scheduler: Any) -> int:
@@ -272,7 +267,7 @@ class TestPlan:
         parts = {"statistics": 100, "hold-out rows": 5, "block": 7, "reading": 11}
         needs = WorkerNeeds.of(1000, parts, [2000, None])
         assert needs.projected == 1000 + int(1.08 * (STATES * 105 + 18))
-        assert "up to 4 states of 105 B" in needs.describe()
+        assert "up to 5 states of 105 B" in needs.describe()
         needs.check()
         with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 1\.50 kB.*`D`"):
             WorkerNeeds.of(1000, parts, [1500, 2000]).check()
@@ -510,7 +505,7 @@ class TestCommands:
 
     def test_plan_knows_the_workers(self, cluster: Any, data: str, capsys: pytest.CaptureFixture[str]) -> None:
         main(["plan", data, *OPTIONS, "--scheduler", cluster[0].scheduler_address])
-        assert re.search(r"workers +on each of \d+ workers: .* up to 4 states of", capsys.readouterr().out)
+        assert re.search(r"workers +on each of \d+ workers: .* up to 5 states of", capsys.readouterr().out)
         with local_cluster(1, memory_limit="500MB") as (small, _), pytest.raises(SystemExit) as stopped:
             main(["plan", data, *OPTIONS, "--scheduler", small.scheduler_address, "--json"])
         printed = capsys.readouterr()
@@ -526,7 +521,7 @@ class TestCommands:
         captured = capsys.readouterr()
         assert expected[:16] in captured.out
         assert "2 workers" in captured.err
-        assert "up to 4 states" in captured.err
+        assert "up to 5 states" in captured.err
         assert "dashboard at http://" in captured.err
 
     def test_tls(self, data: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,9 @@ import numpy as np
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Block, Span
 from streamrf.engines.base import Pass, unwatched
-from streamrf.engines.cluster.dispatch import Groups, Limits, units_of
 from streamrf.engines.cluster.engine import ADDING_RATE, GROUP_SECONDS, SHARES
-from streamrf.engines.cluster.summing import Summing
+from streamrf.engines.cluster.groups import Groups, units_of
+from streamrf.engines.cluster.passes import Limits, Summing
 from streamrf.engines.cluster.tasks import RowsToRead, add_sums
 from streamrf.engines.cluster.workers import WorkerInfo
 from streamrf.statistics.base import State, Statistic
@@ -77,8 +78,10 @@ class NoStatistic(Statistic[Nothing]):
 
 
 class SimulatedFuture:
-    def __init__(self, number: int, home: str, seconds: float) -> None:
-        self.number, self.home, self.seconds, self.future = number, home, seconds, self
+    def __init__(self, number: int, seconds: float) -> None:
+        self.number, self.seconds, self.future = number, seconds, self
+        self.home: str | None = None
+        self.started, self.rows = 0.0, 0
         self.is_lost, self.value = False, {"arrays": {}, "dropped": 0}
 
     def failure(self) -> None:
@@ -86,17 +89,22 @@ class SimulatedFuture:
 
 
 class SimulatedWorkers:
-    """Workers whose tasks take as long as the costs say, on a clock that jumps to the next event."""
+    """Workers whose tasks take as long as the costs say, on a clock that jumps to the next event.
 
-    memory_limit = None
+    As with Dask, a worker has one task and the next one in its queue, and one that is free takes what waits.
+    """
 
     def __init__(self, costs: Costs, speeds: np.ndarray) -> None:
         self.costs = costs
         self.speeds = {f"w{i}": float(speed) for i, speed in enumerate(speeds)}
-        self.alive = {name: WorkerInfo(name, 1, None, False) for name in self.speeds}
-        self.progress: dict[int, int] = {}
+        self.alive = {home: WorkerInfo(home, 1, None, False) for home in self.speeds}
+        self.memory_limit: int | None = None
         self.clock = self.summed_at = 0.0
         self.rows = self.merges = 0
+        self._free = list(self.speeds)
+        self._sums: deque[SimulatedFuture] = deque()
+        self._adds: dict[str, deque[SimulatedFuture]] = {home: deque() for home in self.speeds}
+        self._running: dict[int, str] = {}
         self._events: list[tuple[float, int, SimulatedFuture]] = []
         self._numbers = itertools.count()
 
@@ -106,44 +114,69 @@ class SimulatedWorkers:
     def refresh(self) -> None:
         """Everybody is always there."""
 
-    def share(self, value: Any) -> Any:
-        return value
-
-    def submit(self, home: str, function: Any, *args: Any, reports: bool = False) -> SimulatedFuture:
+    def submit(self, function: Any, *args: Any, first: bool = False) -> SimulatedFuture:
         self.clock += self.costs.task
         if function is add_sums:
             self.merges += 1
-            moved = sum(self.costs.move for part in args[1:] if part.home != home)
-            return self._ends(home, moved + self.costs.add / self.speeds[home])[0]
-        rows = sum(stop - start for start, stop in args[2].spans)
-        earlier = self.costs.add if args[1] is not None else 0.0
-        future, end = self._ends(home, (rows * self.costs.row + earlier) / self.speeds[home])
-        self.rows, self.summed_at = self.rows + rows, max(self.summed_at, end)
+            home = args[0].home
+            moved = sum(self.costs.move for part in args if part.home != home)
+            future = SimulatedFuture(next(self._numbers), moved + self.costs.add)
+            self._adds[home].append(future)
+        else:
+            rows = sum(stop - start for start, stop in args[0].spans)
+            future = SimulatedFuture(next(self._numbers), rows * self.costs.row)
+            future.rows = rows
+            self._sums.append(future)
+        self._start()
         return future
 
-    def _ends(self, home: str, seconds: float) -> tuple[SimulatedFuture, float]:
-        future = SimulatedFuture(next(self._numbers), home, self.costs.latency + seconds)
-        end = self.clock + future.seconds
-        heapq.heappush(self._events, (end, future.number, future))
-        return future, end
+    def _start(self) -> None:
+        """Free workers take an addition of theirs, else the next sum."""
+        waiting = []
+        for home in self._free:
+            queue = self._adds[home] or self._sums
+            if queue:
+                self._run(home, queue.popleft())
+            else:
+                waiting.append(home)
+        self._free = waiting
+
+    def _run(self, home: str, future: SimulatedFuture) -> None:
+        future.home, future.started = home, self.clock
+        future.seconds = self.costs.latency + future.seconds / self.speeds[home]
+        self._running[future.number] = home
+        self._ends(future)
+
+    def _ends(self, future: SimulatedFuture) -> None:
+        heapq.heappush(self._events, (self.clock + future.seconds, future.number, future))
 
     def fetch(self, future: SimulatedFuture) -> SimulatedFuture:
-        return self._ends(future.home, self.costs.move)[0]
+        fetched = SimulatedFuture(next(self._numbers), self.costs.move)
+        self._ends(fetched)
+        return fetched
 
     def finished(self, seconds: float) -> list[SimulatedFuture]:
         """What has come to an end, or the next thing that does."""
-        if self._events:
-            self.clock = max(self.clock, self._events[0][0])
-        futures = []
-        while self._events and self._events[0][0] <= self.clock:
-            futures.append(heapq.heappop(self._events)[2])
+        futures: list[SimulatedFuture] = []
+        while self._events and (not futures or self._events[0][0] <= self.clock):
+            end, number, future = heapq.heappop(self._events)
+            if future.home and number not in self._running:
+                continue  # it was given up
+            self.clock = max(self.clock, end)
+            futures.append(future)
+            if future.home:
+                self._free.append(self._running.pop(number))
+            if future.rows:
+                self.rows, self.summed_at = self.rows + future.rows, end
+        self._start()
         return futures
 
     def release(self, future: SimulatedFuture) -> None:
-        """Nothing is kept."""
-
-    def locate(self, futures: Any) -> dict[int, str]:
-        return {}
+        """A task that is given up leaves its worker; a result is not kept anyway."""
+        if future.number in self._running:
+            self._free.append(self._running.pop(future.number))
+        elif future.home is None and future in self._sums:
+            self._sums.remove(future)
 
 
 def simulate(costs: Costs, rows: int, speeds: np.ndarray) -> dict[str, float]:

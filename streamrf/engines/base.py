@@ -22,9 +22,9 @@ Order = Callable[[int], Iterable[int]]  # a permutation of so many units of work
 
 SPAN_ROWS, SPAN_BYTES = 65_536, 256 * 2**20  # read at a time, where chunks are smaller
 
-# The states alive on a worker at its worst: the sum it works on and the one it started from; at a checkpoint, while two
-# more are added, both of them and their sum.
-STATES = 4
+# The states alive on a worker at its worst, at a checkpoint: two that it adds and their sum, one of them fetched from
+# elsewhere, and two newer ones that are added next.
+STATES = 5
 PAUSED_AT = 0.8  # share of its memory limit at which Dask gives a worker no more work
 SLACK = 1.08
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import dask
@@ -16,10 +16,10 @@ from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin
 from streamrf.data.source import Source, Span, work_spans
 from streamrf.data.writers import TableWriter
 from streamrf.engines.base import SPAN_BYTES, SPAN_ROWS, Engine, Order, Pass, Watcher, WorkerNeeds, unwatched
-from streamrf.engines.cluster.dispatch import PATIENCE, Groups, Limits, Writing, units_of
-from streamrf.engines.cluster.summing import Summing
+from streamrf.engines.cluster.groups import Groups, units_of
+from streamrf.engines.cluster.passes import PATIENCE, Limits, Summing, Writing
 from streamrf.engines.cluster.tasks import ColumnsOf, RowsToRead
-from streamrf.engines.cluster.workers import WorkerInfo, Workers
+from streamrf.engines.cluster.workers import NO_ANSWER, WorkerInfo, Workers
 from streamrf.engines.local import remaining_spans
 from streamrf.statistics.base import S
 from streamrf.support.errors import ClusterError, InputError
@@ -49,7 +49,7 @@ class ClusterEngine(Engine):
         self._session = secrets.token_hex(4)
 
     def run(self, job: Pass[S], watch: Watcher[S] = unwatched) -> S:
-        with Workers.of_pass(self.client) as workers:
+        with Workers.of_pass(self.client, type(job.statistic).__name__, job.statistic) as workers:
             units = replace(job, span_rows=self._unit_rows(workers, job.span_rows, job.rows_left))
             groups = Groups(units_of(remaining_spans(units)), self._order)
             limits = self._limits(job.source, job.span_rows, job.span_bytes, job.statistic.nbytes())
@@ -58,11 +58,11 @@ class ClusterEngine(Engine):
 
     def write(self, columns: ColumnsOf, source: Source, parts: TableWriter, watch: Callable[[int], None]) -> None:
         """Have ``columns(block, threads)`` of every block of the source written to ``parts`` by the workers."""
-        with Workers.of_pass(self.client) as workers:
+        with Workers.of_pass(self.client, "predictions", columns) as workers:
             spans = work_spans(source, self._unit_rows(workers, SPAN_ROWS, source.n_rows), SPAN_BYTES)
             groups = Groups(units_of(spans, parts.step))
             rows = RowsToRead.of(source, "error", self._session)
-            Writing(columns, parts, workers, groups, rows, self._limits(source, SPAN_ROWS, SPAN_BYTES)).run(watch)
+            Writing(parts, workers, groups, rows, self._limits(source, SPAN_ROWS, SPAN_BYTES)).run(watch)
 
     def _limits(self, source: Source, rows: int, most: int, state_bytes: int = 0) -> Limits:
         """Adding a state to another may take two hundredths of a group's time at most."""
@@ -79,7 +79,8 @@ class ClusterEngine(Engine):
     def everywhere(self, work: Callable[[], object]) -> None:
         work()
         if self.client.status == "running":
-            self.client.run(work, on_error="ignore")
+            with suppress(TimeoutError):  # a frozen worker
+                self.client.run(work, on_error="ignore", callback_timeout=NO_ANSWER)
 
     def needs(self, reserved: int, parts: dict[str, int]) -> WorkerNeeds | None:
         workers = self.workers()
@@ -88,7 +89,7 @@ class ClusterEngine(Engine):
     def workers(self) -> list[WorkerInfo]:
         """The workers that are there now."""
         workers = Workers(self.client)
-        workers.refresh()
+        workers.refresh(wait=True)
         return list(workers.alive.values())
 
     def describe(self) -> str:

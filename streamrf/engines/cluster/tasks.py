@@ -9,19 +9,21 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
-from distributed import get_worker
+from distributed import Reschedule, Worker, WorkerPlugin, get_worker
 
 from streamrf.data.open import open_source
 from streamrf.data.source import Block, Source, Span
 from streamrf.data.wrappers import TargetsOnly
 from streamrf.data.writers import Columns, PartSpec, open_part, write_blocks
-from streamrf.engines.cluster.workers import ReportTo, Sums, TaskCancelled
+from streamrf.engines.base import STATES
 from streamrf.engines.local import PIECE, pieces, read_ahead
 from streamrf.statistics.base import S, Statistic
 from streamrf.support import __version__, memory
@@ -30,10 +32,62 @@ from streamrf.support.threads import Threads
 
 ColumnsOf = Callable[[Block, Threads], Columns]  # what is written for a block
 
-# A task has the worker to itself: it uses all its threads, and buffers that belong to the statistic.
-_alone = threading.Lock()
 # Every task starts new threads, which must not bring new heaps.
 _limit_heaps_once = lru_cache(maxsize=1)(memory.limit_heaps)
+
+
+class Sums(TypedDict):
+    """The result of a task that sums: the arrays of a state, and how many rows were dropped."""
+
+    arrays: dict[str, np.ndarray]
+    dropped: int
+
+
+class TaskCancelled(Exception):
+    """Raised on a worker when nobody waits for its task any longer."""
+
+
+class _Turns:
+    """One task at a time: it uses all threads of its worker, and buffers of the statistic. Adding goes first, as it
+    frees memory."""
+
+    def __init__(self) -> None:
+        self._change, self._busy, self._adding = threading.Condition(), False, 0
+
+    @contextmanager
+    def turn(self, adds: bool = False) -> Iterator[None]:
+        with self._change:
+            self._adding += adds
+            self._change.wait_for(lambda: not self._busy and (adds or not self._adding))
+            self._adding -= adds
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._change:
+                self._busy = False
+                self._change.notify_all()
+
+
+_turns = _Turns()
+_shared: dict[tuple[str, str], Any] = {}  # by worker and run: what every task of a run needs
+_arrival = threading.Condition()
+_waits: Counter[str] = Counter()  # by run: times in a row that a task was sent back for want of room
+
+
+class Shared(WorkerPlugin):
+    """Brings a value to every worker of a run, once, also to those that join late."""
+
+    def __init__(self, run: str, value: object) -> None:
+        self.run, self.value = run, value
+
+    def setup(self, worker: Worker) -> None:
+        with _arrival:
+            _shared[worker.id, self.run] = self.value
+            _arrival.notify_all()
+
+    def teardown(self, worker: Worker) -> None:
+        _shared.pop((worker.id, self.run), None)
 
 
 @dataclass(frozen=True)
@@ -51,30 +105,31 @@ class RowsToRead:
         return cls(json.dumps({**identity, "session": session}, sort_keys=True), nan)
 
 
-def sum_rows(statistic: Statistic[S], earlier: Sums | None, rows: RowsToRead, report: ReportTo) -> Sums:
-    """The sum over some spans, on top of an earlier sum."""
-    with _alone, _threads() as threads:
-        state = _copied(statistic, earlier) if earlier else statistic.zero()
-        dropped = earlier["dropped"] if earlier else 0
-        for piece, missing in _read(rows, report, statistic.piece_rows):
+def sum_rows(report: Report, rows: RowsToRead) -> Sums:
+    """The sum over some spans."""
+    with _Progress(report).turn() as progress, _threads() as threads:
+        statistic = progress.shared()
+        state, dropped = statistic.zero(), 0
+        for piece, missing in _read(rows, progress, statistic.piece_rows):
             statistic.update(state, piece, threads)
             dropped += missing
         return {"arrays": state.arrays(), "dropped": dropped}
 
 
-def add_sums(statistic: Statistic[S], first: Sums, second: Sums) -> Sums:
+def add_sums(report: Report, first: Sums, second: Sums) -> Sums:
     """The sum of two sums, in new memory."""
-    with _alone:
+    with _Progress(report).turn(adds=True) as progress:
+        statistic = progress.shared()
         state = _copied(statistic, first).__iadd__(statistic.load(second["arrays"]))
         return {"arrays": state.arrays(), "dropped": first["dropped"] + second["dropped"]}
 
 
-def write_rows(columns: ColumnsOf, output: PartSpec, rows: RowsToRead, report: ReportTo) -> None:
+def write_rows(report: Report, output: PartSpec, rows: RowsToRead) -> None:
     """Columns made of some spans, written to their place in an output."""
-    with _alone, _threads() as threads:
-        blocks = (piece for piece, _ in _read(rows, report))
+    with _Progress(report).turn() as progress, _threads() as threads:
+        blocks = (piece for piece, _ in _read(rows, progress))
         with open_part(output, rows.spans) as part:
-            write_blocks(columns, blocks, part, threads)
+            write_blocks(progress.shared(), blocks, part, threads)
 
 
 def _copied(statistic: Statistic[S], sums: Sums) -> S:
@@ -88,9 +143,8 @@ def _threads() -> Threads:
     return Threads(get_worker().state.nthreads)
 
 
-def _read(rows: RowsToRead, report: ReportTo, most: int = PIECE) -> Iterator[tuple[Block, int]]:
+def _read(rows: RowsToRead, progress: _Progress, most: int = PIECE) -> Iterator[tuple[Block, int]]:
     """The rows of the task, piece by piece, and how many were dropped before each."""
-    progress = _Progress(report)
     for block, dropped, span in read_ahead(_open(rows.source), [Span(*span) for span in rows.spans], rows.nan):
         for part, piece in pieces(block, span, most):
             progress.check()
@@ -132,14 +186,57 @@ def _reopened(spec: dict[str, Any]) -> Source:
     return reopen(data)
 
 
-class _Progress:
-    """Reports now and then how far a task is, and stops it when nobody waits for it."""
+@dataclass(frozen=True)
+class Report:
+    """Where and how often a task reports the rows it has done."""
 
-    def __init__(self, to: ReportTo) -> None:
+    topic: str
+    run: str
+    task: int
+    every: float  # seconds
+
+
+class _Progress:
+    """Reports when a task starts and ends, and now and then how far it is; stops it when nobody waits for it."""
+
+    def __init__(self, to: Report) -> None:
         self._to, self._worker = to, get_worker()
         self._key = self._worker.get_current_task()
-        self._next = time.monotonic()
         self.rows = 0
+
+    @contextmanager
+    def turn(self, adds: bool = False) -> Iterator[_Progress]:
+        with _turns.turn(adds):
+            self.check()
+            self._make_room(adds)
+            start = self._next = time.monotonic()
+            self.add(0)
+            yield self
+            self._say(time.monotonic() - start)
+
+    def _make_room(self, adds: bool) -> None:
+        """Keep to the states that the plan counts: additions that wait, and sums that are being freed, come first.
+
+        A worker with one thread can add only once this task has left it. If nothing is freed, it starts all the same.
+        """
+        for _ in range(100):
+            states = sum(key[0].endswith(self._to.run) for key in list(self._worker.data) if isinstance(key, tuple))
+            if states <= (STATES - 1 if adds else 2):
+                _waits.pop(self._to.run, None)
+                return
+            if not adds and _waits[self._to.run] < 100:
+                _waits[self._to.run] += 1
+                time.sleep(0.02)
+                raise Reschedule
+            time.sleep(0.01)
+
+    def shared(self) -> Any:
+        """What every task of the run needs; it may be on its way."""
+        name = self._worker.id, self._to.run
+        with _arrival:
+            while not _arrival.wait_for(lambda: name in _shared, 1.0):
+                self.check()
+            return _shared[name]
 
     def check(self) -> None:
         task = self._worker.state.tasks.get(self._key)
@@ -150,4 +247,8 @@ class _Progress:
         self.rows += rows
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._to.every
-            self._worker.log_event(self._to.topic, {"run": self._to.run, "task": self._to.task, "rows": self.rows})
+            self._say()
+
+    def _say(self, seconds: float = 0.0) -> None:
+        news = {"run": self._to.run, "task": self._to.task, "home": self._worker.address}
+        self._worker.log_event(self._to.topic, {**news, "rows": self.rows, "seconds": seconds})

@@ -1,7 +1,8 @@
-"""The workers of a Dask cluster: which there are, run a task on one of them, fetch a result.
+"""A pass and its Dask cluster: submit a task, hear how it goes, fetch a result. Dask decides which worker does it.
 
-A task is pinned to its worker and Dask never starts it elsewhere. So we always know which worker holds what, and we
-give the work of a lost worker to the others ourselves, to all of them at once.
+Workers that die, join, retire or pause are Dask's business. Two things are ours, because Dask waits for minutes there:
+a worker that has gone silent (a frozen process) is taken off the scheduler's list, and a scheduler that does not answer
+ends the run.
 """
 
 from __future__ import annotations
@@ -11,30 +12,21 @@ import itertools
 import queue
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future as ThreadFuture
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
-import numpy as np
-from distributed import Client, Future
-from distributed.comm import CommClosedError
+from distributed import Client, Future, span
+from distributed.protocol import pickle
 
+from streamrf.engines.cluster.tasks import Report, Shared, Sums
 from streamrf.support.errors import BudgetError, ClusterError, InputError, MissingDependencyError, StreamRFError
 
-REFRESH_EVERY = 0.5  # seconds between two looks at the list of workers, and more where there are many
-
-
-class TaskCancelled(Exception):
-    """Raised on a worker when nobody waits for its task any longer."""
-
-
-class Sums(TypedDict):
-    """The result of a task that sums: the arrays of a state, and how many rows were dropped."""
-
-    arrays: dict[str, np.ndarray]
-    dropped: int
+LOOK_EVERY = 0.5  # seconds between two looks at the list of workers, and more where there are many
+FROZEN = 15.0  # seconds without a heartbeat before a worker counts as frozen; twice that for the next one
+NO_ANSWER = 30.0  # seconds before a scheduler counts as gone
 
 
 @dataclass(frozen=True)
@@ -45,31 +37,18 @@ class WorkerInfo:
     paused: bool  # its memory is almost full: it keeps what it has and takes nothing new
 
 
-@dataclass(frozen=True)
-class ReportTo:
-    """Where and how often a task reports the rows it has done."""
-
-    topic: str
-    run: str
-    task: int
-    every: float  # seconds
-
-
 class TaskFuture:
     """The promise of a result: of a task, which stays on its worker, or of a fetch, which brings it here."""
 
-    def __init__(self, number: int, home: str, future: Future | ThreadFuture[Sums], key: str = "") -> None:
-        self.number, self.home, self.future, self.key = number, home, future, key
-        self.started = self.ended = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long it took until its end was reported, which may be before anyone had time to look."""
-        return self.ended - self.started
+    def __init__(self, number: int, future: Future | ThreadFuture[Sums]) -> None:
+        self.number, self.future = number, future
+        self.home: str | None = None  # the worker, once the task has started
+        self.started = 0.0  # when we heard of it
+        self.rows, self.seconds = 0, 0.0  # done so far; what the task took, once it is finished
 
     @property
     def is_lost(self) -> bool:
-        """Whether Dask knows that the result is gone."""
+        """Whether the result was there and is gone."""
         return isinstance(self.future, Future) and self.future.status in ("lost", "cancelled")
 
     def failure(self) -> BaseException | None:
@@ -88,103 +67,129 @@ class Workers:
 
     now = staticmethod(time.monotonic)  # the clock of the run
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, name: str = "") -> None:
         if client.asynchronous:
             raise InputError("an asynchronous Client cannot be used here: make it without asynchronous=True")
-        self.client = client
+        self.client, self.name = client, name
         self.alive: dict[str, WorkerInfo] = {}  # by address
         self.memory_limit: int | None = None  # the smallest among those that are alive, or were last
-        self.progress: dict[int, int] = {}  # rows done by each running task, by the number of its future
         self.topic = f"streamrf-{client.id}"
-        self._run = secrets.token_hex(4)
+        self.run = secrets.token_hex(4)
         self._numbers = itertools.count()
+        self._open: dict[int, TaskFuture] = {}
         self._finished: queue.SimpleQueue[TaskFuture] = queue.SimpleQueue()
-        self._next_refresh = 0.0
-        self._unreleased: dict[int, TaskFuture] = {}
+        self._look: ThreadFuture[Any] | None = None
+        self._looked = 0.0
+        self._heartbeats: dict[str, tuple[float, int]] = {}  # the newest of each worker, and looks since
+        self._silence = FROZEN
+        self._sharing: ThreadFuture[Any] | None = None
 
     @classmethod
     @contextmanager
-    def of_pass(cls, client: Client) -> Iterator[Workers]:
-        """The workers of one pass; at its end, tasks that are left are cancelled. A lost scheduler is one sentence."""
-        workers = cls(client)
+    def of_pass(cls, client: Client, name: str, value: object) -> Iterator[Workers]:
+        """Workers that all have this value; at the end, tasks that are left are cancelled."""
+        workers = cls(client, name)
         try:
-            client.subscribe_topic(workers.topic, workers._note_progress)
-            workers.refresh()
-            yield workers
+            client.subscribe_topic(workers.topic, workers._hear)
+            workers.refresh(wait=True)
+            shared = pickle.dumps(Shared(workers.run, value))  # kept by the scheduler for workers that join late
+            plugin = {"plugin": shared, "name": workers.topic, "idempotent": False}
+            workers._sharing = workers._ask(client.scheduler.register_worker_plugin(**plugin))
+            with span("streamrf", name):
+                yield workers
         except Exception as error:
             if client.status == "running" or isinstance(error, StreamRFError):
                 raise
             raise scheduler_gone(client) from error
         finally:
-            for future in list(workers._unreleased.values()):
+            for future in list(workers._open.values()):
                 workers.release(future)
             if client.status == "running":
                 client.unsubscribe_topic(workers.topic)
+                workers._ask(client.scheduler.unregister_worker_plugin(name=workers.topic))
 
-    def _note_progress(self, event: tuple[float, dict[str, Any]]) -> None:
-        _, report = event
-        if report["run"] == self._run:
-            self.progress[report["task"]] = report["rows"]
+    def _ask(self, question: Awaitable[Any]) -> ThreadFuture[Any]:
+        """Something asked of the scheduler, in the background: it may not answer."""
 
-    def refresh(self) -> None:
-        """Ask the scheduler now and then which workers there are."""
+        async def answered() -> Any:
+            return await question
+
+        return asyncio.run_coroutine_threadsafe(answered(), self.client.loop.asyncio_loop)
+
+    def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
+        """A task has started, is so far, or has ended: news of it reach us before its result does."""
+        _, news = event
+        future = self._open.get(news["task"]) if news["run"] == self.run else None
+        if future:
+            future.started = future.started if future.home == news["home"] else time.monotonic()
+            future.home, future.rows, future.seconds = news["home"], news["rows"], news["seconds"]
+
+    def refresh(self, wait: bool = False) -> None:
+        """Look now and then which workers there are, without waiting for the answer."""
         if self.client.status != "running":
             raise scheduler_gone(self.client)
-        if time.monotonic() < self._next_refresh:
-            return
-        found = self.client.scheduler_info(n_workers=-1)["workers"]
+        pause = LOOK_EVERY * (1 + len(self.alive) / 100)
+        if self._look is None and time.monotonic() >= self._looked + pause:
+            self._looked = time.monotonic()
+            self._look = self._ask(self.client.scheduler.identity(n_workers=-1))
+        if self._look and (wait or self._look.done()):
+            with suppress(OSError):  # a connection that broke is opened again; a timeout is one too
+                self._note_workers(self._look.result(NO_ANSWER)["workers"], pause)
+            self._look = None if self._look.done() else self._look
+        if self._look and time.monotonic() > self._looked + NO_ANSWER:
+            raise scheduler_gone(self.client)
+        if self._sharing and self._sharing.done():  # a worker may be lost meanwhile, but must have streamrf
+            sharing, self._sharing = self._sharing, None
+            if isinstance(error := sharing.exception(), ModuleNotFoundError):
+                raise explain(error, "of this cluster")
+
+    def _note_workers(self, found: dict[str, dict[str, Any]], pause: float) -> None:
         self.alive = {
             address: WorkerInfo(address, info["nthreads"], info["memory_limit"] or None, info.get("status") == "paused")
             for address, info in found.items()
         }
         limits = [worker.memory for worker in self.alive.values() if worker.memory]
         self.memory_limit = min(limits, default=self.memory_limit)
-        self._next_refresh = time.monotonic() + REFRESH_EVERY * (1 + len(found) / 100)
+        last, self._heartbeats = self._heartbeats, {}
+        for address, info in found.items():
+            beat, looks = last.get(address, (0.0, 0))
+            self._heartbeats[address] = (info["last_seen"], looks + 1 if info["last_seen"] == beat else 0)
+        for address, (_, looks) in self._heartbeats.items():
+            if looks * pause > self._silence and any(future.home == address for future in self._open.values()):
+                self._silence *= 2  # should it be only very busy, it is given longer the next time
+                self._ask(self.client.scheduler.unregister(address=address, stimulus_id=f"streamrf-frozen-{self.run}"))
+                return
 
-    def share(self, value: object) -> Future:
-        """A value that every worker can have: it travels once to each, from worker to worker, and outlives any."""
-        number = next(self._numbers)
-        future = self.client.submit(_same, value, key=f"streamrf-share-{self._run}-{number}", pure=False)
-        self._unreleased[number] = TaskFuture(number, "", future)
-        return future
+    def submit(self, function: Callable[..., object], *args: object, first: bool = False) -> TaskFuture:
+        """Have a worker run ``function(report, *args)`` and keep the result; ``first`` before those that wait.
 
-    def submit(self, home: str, function: Callable[..., object], *args: object, reports: bool = False) -> TaskFuture:
-        """Have one worker run ``function(*args)`` and keep the result. Futures among ``args`` become their values.
-
-        With ``reports``, the function gets a last argument that tells it where to report its progress.
+        Futures among ``args`` become their values.
         """
         number = next(self._numbers)
-        if reports:  # about a hundred reports a second from all workers together
-            args = (*args, ReportTo(self.topic, self._run, number, max(0.5, len(self.alive) / 100)))
-        key = f"streamrf-{function.__name__.replace('_', '-')}-{self._run}-{number}"
-        place = {"workers": [home], "allow_other_workers": False}
-        future = self.client.submit(function, *args, key=key, pure=False, **place)
-        return self._expect(TaskFuture(number, home, future, key))
+        key = (f"streamrf-{function.__name__.replace('_', '-')}-{self.name}-{self.run}", number)
+        # about a hundred reports a second from all workers together
+        report = Report(self.topic, self.run, number, max(0.5, len(self.alive) / 100))
+        priority = 1_000_000_000 if first else -number
+        return self._expect(number, self.client.submit(function, report, *args, key=key, pure=False, priority=priority))
 
     def fetch(self, future: TaskFuture) -> TaskFuture:
         """Bring a result here, straight from its worker where that can be reached; nothing waits for it meanwhile."""
         gathered = self.client.gather(future.future, direct=True, asynchronous=True)
-        fetching = asyncio.run_coroutine_threadsafe(gathered, self.client.loop.asyncio_loop)
-        return self._expect(TaskFuture(next(self._numbers), future.home, fetching))
+        return self._expect(next(self._numbers), self._ask(gathered))
 
-    def _expect(self, future: TaskFuture) -> TaskFuture:
-        self._unreleased[future.number] = future
-        future.future.add_done_callback(lambda _: self._note_end(future))
-        return future
-
-    def _note_end(self, future: TaskFuture) -> None:
-        future.ended = time.monotonic()
-        self._finished.put(future)
+    def _expect(self, number: int, future: Future | ThreadFuture[Sums]) -> TaskFuture:
+        expected = self._open[number] = TaskFuture(number, future)
+        future.add_done_callback(lambda _: self._finished.put(expected))
+        return expected
 
     def finished(self, seconds: float) -> list[TaskFuture]:
         """Futures that came to an end, good or bad; waits this long for the first."""
         futures = []
-        try:
+        with suppress(queue.Empty):
             futures.append(self._finished.get(timeout=seconds))
             while True:
                 futures.append(self._finished.get_nowait())
-        except queue.Empty:
-            return futures
+        return futures
 
     def release(self, future: TaskFuture) -> None:
         """Nobody waits for this any longer: a running task stops at its next check, a result is freed."""
@@ -192,20 +197,10 @@ class Workers:
             future.future.release()
         else:
             future.future.cancel()
-        self.progress.pop(future.number, None)
-        self._unreleased.pop(future.number, None)
-
-    def locate(self, futures: Iterable[TaskFuture]) -> dict[int, str]:
-        """Which worker holds each result now, by number: a worker that retires gives its results to others."""
-        by_key = {future.key: future.number for future in futures}
-        try:
-            held = self.client.who_has(list(by_key)) if by_key else {}
-        except CommClosedError as error:  # before the client itself has noticed
-            raise scheduler_gone(self.client) from error
-        return {by_key[key]: homes[0] for key, homes in held.items() if homes and homes[0] in self.alive}
+        self._open.pop(future.number, None)
 
 
-def explain(failure: BaseException, home: str) -> BaseException:
+def explain(failure: BaseException, home: str | None) -> BaseException:
     """What an error on a worker means for the run; errors of ours say it themselves."""
     if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
         return MissingDependencyError(f"worker {home} has no streamrf: install the same version there")
@@ -220,7 +215,3 @@ def scheduler_gone(client: Client) -> ClusterError:
         f"the scheduler at {address} does not answer any more: start it and its workers again, then run the"
         " same command to resume from the last checkpoint"
     )
-
-
-def _same(value: object) -> object:
-    return value
