@@ -231,11 +231,7 @@ class TestWorkers:
 
     def test_over_its_memory_limit(self, data: str) -> None:
         config = {**QUICK, "distributed.worker.memory.pause": False}
-<<<<<<< HEAD
-        words = r"3 workers were lost.*rows .*ran out of memory.*400 MB.*`D`"
-=======
         words = r"several workers were lost.*rows .*ran out of memory.*400 MB.*`D`"
->>>>>>> 8fdae07 (Dask schedules the tasks of a pass: none is pinned, so adaptive clusters grow; frozen workers and schedulers do not stall a run)
         with (
             local_cluster(1, config=config, memory_limit="400MB") as (_, client),
             pytest.raises(ClusterError, match=words),

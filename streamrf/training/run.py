@@ -30,7 +30,7 @@ from streamrf.statistics.holdout import HoldoutState
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support import memory
 from streamrf.support.errors import ClusterError, DataError, ExistsError, InputError, MismatchError, NumericalError
-from streamrf.support.progress import Reporter
+from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.storage.checkpoint import STORED, Checkpoint, SavedPass
 from streamrf.support.storage.files import check_free_space, content_errors
 from streamrf.support.threads import Threads
@@ -40,7 +40,7 @@ from streamrf.training.plan import plan_run, replan
 from streamrf.training.prepare import Preparation
 from streamrf.training.sanity import LINEAR, advice, judge_linear
 
-FROM_DATA = (DataError, InputError, NumericalError, ClusterError, ExistsError)  # not a checkpoint's fault
+FROM_DATA = (DataError, InputError, NumericalError, ClusterError, ExistsError, Interrupted)  # not a checkpoint's fault
 FOURIER_ONLY = ("D", "bits", "form")  # settings that random binning does not have
 
 
