@@ -340,6 +340,7 @@ def test_few_levels_are_one_hot_many_by_the_target_and_identifiers_left_out():
     assert [(column.name, column.kind) for column in columns.columns] == [("few", "onehot"), ("many", "target")]
     assert columns.left_out == (("id", "is an identifier: 200 different values in 200 rows"),)
     assert "`exclude=['id']`" in said[0]
+    assert columns.describe().endswith("; left out: id")
     asked = learn_columns(TableInMemory(table, 11), table.column_names, Handling(), asked=["id"])
     assert asked.columns[2].kind == TARGET
     assert Columns.from_json(asked.to_json()) == asked

@@ -173,7 +173,8 @@ class Columns:
         flags = sum(column.flag for column in self.columns)
         if flags:
             parts.append(f"{flags} flags for missing values")
-        return f"{len(self.columns)} columns become {self.width} features ({', '.join(parts)})"
+        left = f"; left out: {', '.join(name for name, _ in self.left_out)}" if self.left_out else ""
+        return f"{len(self.columns)} columns become {self.width} features ({', '.join(parts)}){left}"
 
     def to_json(self) -> JSON:
         document: JSON = {"dtype": self.dtype, "columns": [column.to_json() for column in self.columns]}
