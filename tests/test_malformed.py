@@ -94,6 +94,13 @@ def test_csv_that_is_not_text_is_said_with_its_line(tmp_path: Path, capfd: pytes
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_json_lines_that_are_not_text(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_bytes(b'{"a": 1, "y": 2}\n{"\xffa": 1, "y": 3}\n')
+    answer = streamrf("convert", tmp_path / "t.jsonl", tmp_path / "t.parquet", "--quiet")
+    assert answer.code == DataError.exit_code
+    assert "line 2" in answer.sentence
+
+
 def test_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint in folders that were not there: the names of all of them are on disk before it is said to be."""
     synced: list[Path] = []

@@ -62,7 +62,7 @@ class Campaign:
                 if not line:
                     return self._note(at, "crash", f"exit code {process.wait()}")
                 found = json.loads(line)
-                wait = self.settings.seconds + 5.0
+                wait = self.settings.seconds
                 if "outcome" in found:
                     at = self._note(at, found["outcome"], found["told"])
         except queue.Empty:

@@ -103,6 +103,7 @@ def _joined(one: pa.Field, other: pa.Field) -> pa.Field:
 
 def infer_json(lines: Lines, where: str, mixed: Sequence[str] = ()) -> pa.Table:
     """A table of the objects in these lines with the types that they show; ``mixed`` columns are text."""
+    _check_text(lines, where)
     names = list(mixed)
     while True:
         table_lines = restated(lines, names, where) if names else lines
@@ -118,8 +119,18 @@ def infer_json(lines: Lines, where: str, mixed: Sequence[str] = ()) -> pa.Table:
         return table.cast(pa.schema([schema.field(f.name) if f.name in names else f for f in table.schema]))
 
 
+def _check_text(lines: Lines, where: str) -> None:
+    """JSON is UTF-8; pyarrow looks at values only, and a key that is not fails much later."""
+    try:
+        lines.text.decode()
+    except UnicodeDecodeError as error:
+        line = lines.first + lines.text.count(b"\n", 0, error.start)
+        raise DataError(f"line {line:,} of {where} is not UTF-8 text ({error.reason}): save it as UTF-8") from error
+
+
 def parse_json(lines: Lines, where: str, schema: pa.Schema) -> pa.Table:
     """A table with exactly these columns, null where an object lacks one; an Unfit where one has others."""
+    _check_text(lines, where)
     mixed = _mixed(schema)
     try:
         return _read(restated(lines, mixed, where) if mixed else lines, schema, "error")
