@@ -22,7 +22,7 @@ from streamrf.data.columns.encoding import Encoder
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
-from streamrf.features.fourier import KINDS
+from streamrf.features.fourier import KINDS, kind_of
 from streamrf.models.export import export_model
 from streamrf.models.export.numpy_script import script_text, write_script
 from streamrf.models.model import Model
@@ -90,9 +90,14 @@ def check(model: Model, tmp_path: Path) -> None:
         assert np.array_equal(found["label"], model.labels(wanted.argmax(axis=1)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind_of(kind).whole])
 def test_every_map(kind, tmp_path):
     check(trained(map=kind, bits="12" if kind == "sorf" else "8"), tmp_path)
+
+
+def test_landmarks_are_refused():
+    with pytest.raises(errors.InputError, match="map of kind 'landmarks' cannot be exported"):
+        export_model(trained(map="landmarks"))
 
 
 @pytest.mark.parametrize("target", ["numbers", "three classes"])

@@ -40,11 +40,11 @@ def build_map(
     """D features of the kernel, of any kind: Fourier features, or what the kind itself draws."""
     if not kind_of(kind).whole:
         return build_fourier(kind, kernel, D, d, form=form, precision=precision, seed=seed, **given)
-    if given.get("metric") is not None:
+    if given.get("metric") is not None and not kind_of(kind).metric:
         raise InputError(f"a metric changes Fourier frequencies, and {kind} has none: use `metric='none'`")
     check(kind, kernel)
     seen = given.get("sample"), given.get("targets"), given.get("learning", UNTOLD)
-    map = kind_of(kind).draw(Draw(kind, kernel, D, d, seed, *seen, precision))
+    map = kind_of(kind).draw(Draw(kind, kernel, D, d, seed, *seen, precision, given.get("metric")))
     assert isinstance(map, FeatureMap)
     return map
 

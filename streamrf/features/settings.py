@@ -40,7 +40,8 @@ class FeatureSettings(SelfDescribing):
     map: str = setting(
         AUTO, "auto compares Fourier features with random binning; with `D` or another setting of Fourier features it"
         " draws those. The other names say how frequencies are drawn (mc to aligned) or learned (ekal-sample,"
-        " ekal-cluster, supervised), or ask for binning: random grids instead.", choices=map_names,
+        " ekal-cluster, supervised), or ask for landmarks (kernel values) or binning (random grids) instead.",
+        choices=map_names,
     )  # fmt: skip
     grids: int | None = setting(
         None, "`map='binning'`: number of random grids (100 to 400, fewer for more rows).", metavar="P",
@@ -106,7 +107,7 @@ class FeatureSettings(SelfDescribing):
 
     def _check_learning(self) -> None:
         kind = self.fourier_kind
-        if self.metric != NONE and kind is not None and (kind.structured or kind.whole):
+        if self.metric != NONE and kind is not None and not kind.takes_metric:
             self.refuse("metric", f"must be none: {self.map} has no matrix of frequencies")
         if self.metric != NONE and self.map == ANY:
             self.refuse("metric", "must be none: `map='any'` compares maps as they are")

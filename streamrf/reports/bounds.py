@@ -240,10 +240,11 @@ def assess(source: Source, recipe: Recipe, epsilon: float, delta: float, threads
 
 
 def _check_map(kind: str) -> None:
-    if kind != AUTO and (kind not in KINDS or kind_of(kind).targets):
-        fine = ", ".join(name for name in KINDS if not kind_of(name).targets)
+    fine = [name for name in KINDS if not (kind_of(name).targets or kind_of(name).whole)]
+    if kind not in (AUTO, *fine):
         raise InputError(
-            f"the {kind} map does not draw from the kernel's spectral measure, which `epsilon` is about: choose {fine}"
+            f"the {kind} map does not draw from the kernel's spectral measure, which `epsilon` is about: choose "
+            + ", ".join(fine)
         )
 
 

@@ -44,7 +44,9 @@ from streamrf.training.pilot.choice import RIDGES
 from streamrf.training.pilot.defaults import defaults
 
 FEWEST_ROWS = 8
-DRAWN = tuple(kind for kind in KINDS if not kind_of(kind).learned)  # learned ones take seconds each
+DRAWN = tuple(
+    kind for kind in KINDS if not (kind_of(kind).learned or kind_of(kind).whole)
+)  # learned ones take seconds each
 BINNABLE = "laplacian"  # the kernel that random binning can draw
 SWEPT = ("mc", "orthogonal", "ekal-sample", "ekal-cluster")  # the default if numbers of landmarks are compared
 TIMED_ROWS, TIMED_REPEATS = 256, 15  # short runs, so that the median is one that nothing else interrupted

@@ -11,7 +11,7 @@ The command line, recipes and model files then know the name, in every process t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from streamrf.features.base import Arrays, FeatureMap
 from streamrf.features.fourier.hadamard import StructuredProjection
-from streamrf.features.kernels import Kernel
+from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.precision import Precision, make_precision
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.safejson import JSON
@@ -62,6 +62,7 @@ class Draw:
     targets: np.ndarray | None = None  # (n,) or (n, k)
     learning: Learning = UNTOLD
     precision: Precision = DOUBLE  # of the features, for kinds that draw a whole map
+    metric: np.ndarray | None = None  # a factor for the inputs, for those of them that take one
 
     def __post_init__(self) -> None:
         if self.F < 1 or self.d < 1:
@@ -192,8 +193,25 @@ class Kind:
     rows: int = 2000  # of the sample, that it may see
     learned: bool = False  # frequencies are moved, for a cosine and a sine each
     whole: bool = False  # it draws a FeatureMap of F features itself, and no Fourier frequencies
+    metric: bool = False  # a whole map that takes a metric; frequencies that are a matrix take any
+    kernels: tuple[str, ...] = ()  # the only ones that it has, where these are not all
+    tried: tuple[str, ...] = ()  # those of them that the pilot tries, where these are not the usual ones
 
     draw: Callable[[Draw], Frequencies | FeatureMap] = field(init=False)
+
+    @property
+    def takes_metric(self) -> bool:
+        """Whether a learned metric can go into the map."""
+        return self.metric or not (self.structured or self.whole)
+
+    @property
+    def slow(self) -> bool:
+        """Whether it takes long to draw, so that trials are made with usual frequencies."""
+        return self.sample == "needed" and not self.whole
+
+    def kernels_among(self, names: Iterable[str]) -> list[str]:
+        """The kernels that it can be drawn for."""
+        return [name for name in names if refusal(self.name, make_kernel(name)) is None]
 
     def __call__(self, draw: Callable[[Draw], Drawn]) -> Callable[[Draw], Drawn]:
         """Register the function that draws this kind."""
@@ -213,17 +231,26 @@ def kind_of(name: str) -> Kind:
 
 def check(kind: str, kernel: Kernel) -> None:
     """Refuse a pairing of kind and kernel that is not defined, before anything is drawn."""
+    if reason := refusal(kind, kernel):
+        raise InputError(reason)
+
+
+def refusal(kind: str, kernel: Kernel) -> str | None:
+    """Why there is no such pairing, if there is none."""
     known = kind_of(kind)
+    if known.kernels and kernel.label not in known.kernels:
+        return f"`map={kind!r}` has no {kernel.label} kernel: set `kernel` to one of {', '.join(known.kernels)}"
     if known.radial and not kernel.radial:
-        raise InputError(
+        return (
             f"{kind} frequencies need a kernel of the Euclidean distance, and the {kernel.label} kernel is a product "
             "over columns: use mc, halton, sobol, lattice or digital-net, or the gaussian or a matern kernel"
         )
     if known.second_moment and not np.isfinite(kernel.second_moment(1)):
-        raise InputError(
+        return (
             f"{kind} frequencies need a spectral measure with a second moment, and that of the {kernel.label} "
             "kernel has none: use sobol or digital-net, or the gaussian, cauchy, matern32 or matern52 kernel"
         )
+    return None
 
 
 def draw(

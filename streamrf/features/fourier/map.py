@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,8 +60,16 @@ def _store(builder: ir.IRBuilder, value: ir.Value, scale: ir.Value, pointer: ir.
     builder.store(value, address, align=1)
 
 
-def _tile_of(rows: int) -> simd.Codegen:
-    """The intrinsic that computes ``rows`` rows by one tile of features."""
+def _multiply_add(builder: ir.IRBuilder, weight: ir.Value, value: ir.Value, total: ir.Value) -> ir.Value:
+    return call(builder, "llvm.fma", total.type, weight, value, total)
+
+
+Step = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
+Finish = Callable[[ir.IRBuilder, ir.Value], ir.Value]
+
+
+def tile_of(rows: int, step: Step = _multiply_add, finish: Finish = _cosine_of_turns) -> simd.Codegen:
+    """The intrinsic that computes ``rows`` rows by one tile of features: a step for each column, in order."""
 
     def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
         x, x_stride, w, b, depth, scale, out, out_stride = args[:8]
@@ -87,7 +96,7 @@ def _tile_of(rows: int) -> simd.Codegen:
                 scalar = builder.load(builder.inttoptr(address, real.as_pointer()))
                 value = splat(builder, scalar, width)
                 for v in range(VECTORS):
-                    after.append(call(builder, "llvm.fma", kind, weights[v], value, sums[row * VECTORS + v]))
+                    after.append(step(builder, weights[v], value, sums[row * VECTORS + v]))
             return after
 
         after = counted_loop(builder, depth, 1, start, turn)
@@ -95,31 +104,32 @@ def _tile_of(rows: int) -> simd.Codegen:
         for row in range(rows):
             line = builder.add(out, builder.mul(out_stride, ir.Constant(I64, row)))
             for v in range(VECTORS):
-                cosine = _cosine_of_turns(builder, after[row * VECTORS + v])
+                feature = finish(builder, after[row * VECTORS + v])
                 place = builder.add(line, builder.mul(stored, ir.Constant(I64, v)))
-                _store(builder, cosine, scale, place, element)
+                _store(builder, feature, scale, place, element)
         return context.get_dummy_value()
 
     return codegen
 
 
-def _intrinsic(rows: int, X: Array, Z: Array) -> simd.Intrinsic:
+def tile_intrinsic(X: Array, Z: Array, code: simd.Codegen) -> simd.Intrinsic:
+    """Its arguments are addresses and strides, as ``_four_rows`` has them."""
     i = types.intp
-    return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), _tile_of(rows)
+    return types.void(i, i, i, i, i, X.dtype, i, i, X, Z), code
 
 
 @intrinsic
 def _four_rows(
     typing: simd.Typing, x: T, xs: T, w: T, b: T, depth: T, scale: T, out: T, os: T, X: Array, Z: Array
 ) -> simd.Intrinsic:
-    return _intrinsic(ROWS, X, Z)
+    return tile_intrinsic(X, Z, tile_of(ROWS))
 
 
 @intrinsic
 def _one_row(
     typing: simd.Typing, x: T, xs: T, w: T, b: T, depth: T, scale: T, out: T, os: T, X: Array, Z: Array
 ) -> simd.Intrinsic:
-    return _intrinsic(1, X, Z)
+    return tile_intrinsic(X, Z, tile_of(1))
 
 
 @njit(cache=True, nogil=True)
@@ -151,6 +161,18 @@ def _cosines(
                 row += 1
 
 
+def pack_tiles(rows: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """Rows (F, d) as (tiles, d, width), padded with zeros: a tile holds a column of its rows side by side."""
+    width = tile_width(dtype)
+    count, d = rows.shape
+    packed = aligned_empty((-(-count // width), d, width), dtype)
+    packed[:] = 0
+    for tile, place in enumerate(packed):
+        some = rows[tile * width : (tile + 1) * width]
+        place[:, : len(some)] = some.T
+    return packed
+
+
 @dataclass(frozen=True)
 class PackedCosines:
     """Frequencies and phases laid out for the kernel: in turns, in tiles of whole vectors, padded with zeros."""
@@ -162,18 +184,8 @@ class PackedCosines:
     @classmethod
     def pack(cls, frequencies: np.ndarray, phases: np.ndarray, dtype: DTypeLike) -> PackedCosines:
         """From frequencies (F, d) in radians per unit and phases (F,) in radians."""
-        count, d = frequencies.shape
-        width = tile_width(dtype)
-        tiles = -(-count // width)
-        W, b = aligned_empty((tiles, d, width), dtype), aligned_empty((tiles, width), dtype)
-        for tile in range(tiles):
-            rows = slice(tile * width, min((tile + 1) * width, count))
-            filled = rows.stop - rows.start
-            W[tile] = 0
-            b[tile] = 0
-            W[tile, :, :filled] = (frequencies[rows] / (2 * np.pi)).T
-            b[tile, :filled] = phases[rows] / (2 * np.pi)
-        return cls(W, b, count)
+        W, b = pack_tiles(frequencies / (2 * np.pi), dtype), pack_tiles((phases / (2 * np.pi))[:, None], dtype)
+        return cls(W, b[:, 0], len(frequencies))
 
     @property
     def padded(self) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
-from streamrf.features.fourier import check, kind_of
+from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.features.median import median_length_scale
 from streamrf.features.pipeline import build_map, default_kind
@@ -30,7 +30,6 @@ from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, NONE, Recipe
 from streamrf.solvers.ridge import RidgeTrial
 from streamrf.statistics.scores import Weights
-from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
@@ -197,18 +196,12 @@ class PilotRun:
     def pairings(self) -> Iterator[tuple[str, str]]:
         """Scalings and kernels to try: what the recipe fixes, or the candidates."""
         scalings = [self.recipe.scaling] if self.recipe.scaling != AUTO else self._scalings()
-        kernels = [self.recipe.kernel] if self.recipe.kernel != AUTO else [name for name in KERNELS if self._has(name)]
+        kernels = [self.recipe.kernel] if self.recipe.kernel != AUTO else self._kernels()
         return ((scaling, kernel) for kernel in kernels for scaling in scalings)
 
-    def _has(self, kernel: str) -> bool:
-        """Whether the map that was asked for can be drawn for a kernel."""
-        if self.recipe.map == AUTO:
-            return True
-        try:
-            check(self.recipe.map, make_kernel(kernel, length_scale=1.0))
-        except InputError:
-            return False
-        return True
+    def _kernels(self) -> list[str]:
+        kind = self.recipe.fourier_kind
+        return list(KERNELS) if kind is None else kind.kernels_among(kind.tried or KERNELS)
 
     def _scalings(self) -> list[str]:
         """Standardising, and what differs from it on this sample."""
@@ -381,12 +374,12 @@ class PilotRun:
     def _map(self, trial: Trial) -> FeatureMap:
         """What the run would draw with so many features; unlearned, where the run learns."""
         kernel, pairs = make_kernel(trial.kernel, length_scale=trial.length_scale), self.recipe.settled_form == "pairs"
-        learned = self.recipe.map == AUTO or kind_of(self.recipe.map).sample == "needed"
-        kind = default_kind(kernel, self._columns(trial)) if learned else self.recipe.map
+        stands_in = self.recipe.map == AUTO or kind_of(self.recipe.map).slow
+        kind = default_kind(kernel, self._columns(trial)) if stands_in else self.recipe.map
         return build_map(
             kind, kernel, trial.D - trial.D % 2 if pairs else trial.D, self._columns(trial),
             form=self.recipe.settled_form, precision=make_precision(trial.bits), seed=self.recipe.seed,
-            sample=self._seen(trial.scaling, kind_of(kind).rows) if kind_of(kind).sample == "helps" else None,
+            sample=self._seen(trial.scaling, kind_of(kind).rows) if kind_of(kind).sample != "ignored" else None,
             metric=self.factors.get(trial.metric),
         )  # fmt: skip
 
