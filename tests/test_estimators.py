@@ -24,8 +24,7 @@ from tables import labelled, smooth, write_zarr
 
 from streamrf import KernelClassifier, KernelRegressor, Model, RandomFeatures, Recipe
 from streamrf.api import inputs
-from streamrf.api.estimators import SETTINGS
-from streamrf.api.inputs import Batch
+from streamrf.api.inputs import SETTINGS, Batch
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.fourier import KINDS, kind_of
 from streamrf.support import errors
@@ -105,7 +104,13 @@ def test_text_in_stored_tables_is_coded_as_the_command_does(tmp_path):
 
 
 def test_settings_are_those_of_a_recipe():
-    ours = set(inspect.signature(KernelRegressor).parameters) - {"gamma", "random_state", "threads", "memory"}
+    ours = set(inspect.signature(KernelRegressor).parameters) - {
+        "gamma",
+        "random_state",
+        "threads",
+        "memory",
+        "verbose",
+    }
     recipe = {field.name: field.default for field in fields(Recipe) if field.name not in ("task", "seed")}
     assert set(recipe) == ours == {each.name for each in SETTINGS}
     assert {name: value for name, value in KernelRegressor().get_params().items() if name in ours} == recipe
@@ -256,7 +261,7 @@ def test_weights_that_cannot_be(rows, tmp_path):
     with pytest.raises(errors.InputError, match="the quantile loss has no sums"):
         KernelRegressor(**QUICK, loss="quantile").partial_fit(X, y)
     path = write_zarr(tmp_path / "c.zarr", *labelled(300))
-    with pytest.raises(errors.InputError, match="balanced depends on all rows"):
+    with pytest.raises(errors.InputError, match="`class_weight='balanced'` depends on all rows"):
         KernelClassifier(**QUICK, class_weight="balanced").partial_fit(path)
     with pytest.raises(errors.InputError, match="arrays in memory"):
         KernelClassifier(**QUICK, class_weight={1: 2.0}).fit(path)

@@ -27,8 +27,10 @@ from streamrf.recipe import Recipe
 from streamrf.reports.importance import Importance, measure_importance
 from streamrf.solvers.plan import Plan
 from streamrf.support.errors import InputError
+from streamrf.support.live import reporter_for
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads, available_cores
+from streamrf.support.units import size_of
 from streamrf.training import run as training
 from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, Trained
@@ -39,14 +41,36 @@ def plan(
     recipe: Recipe | None = None,
     *,
     threads: int | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     target: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Plan:
-    """Estimate the memory of training without reading a row. ``plan(...).check()`` fails if it does not fit."""
+    """Estimate the memory of training without reading a row. ``plan(...).check()`` fails if it does not fit.
+
+    Parameters
+    ----------
+    data : Any
+        All that ``open_source`` takes.
+    recipe : Recipe or None, default=None
+        Settings of the model.
+    threads : int or None, default=None
+        Threads to use; all cores by default.
+    memory : int, str or None, default=None
+        Memory budget: bytes, or text such as ``"2GB"``; 80 % of free memory by default.
+    target : str, sequence of str or None, default=None
+        The target column, or several.
+    **options : Any
+        As for ``open_source``.
+    """
     source = open_source(data, target=target, **{"columns": Handling(), **options})
     outputs = max(1, source.n_outputs)
-    return plan_run(source, recipe or Recipe(), outputs=outputs, threads=threads or available_cores(), budget=memory)
+    return plan_run(
+        source,
+        recipe or Recipe(),
+        outputs=outputs,
+        threads=threads or available_cores(),
+        budget=size_of("memory", memory),
+    )
 
 
 def train(
@@ -56,12 +80,31 @@ def train(
     reporter: Reporter | None = None,
     *,
     target: str | Sequence[str] | None = None,
+    verbose: int = 0,
     **options: Any,
 ) -> Trained:
-    """Train on ``data``; ``options`` are those of ``open_source``. The result holds the model and its statistics.
+    """Train on ``data``. The result holds the model and its statistics.
 
     Columns that are not numbers are coded, as on the command line; ``columns`` says how (a ``Handling``).
+
+    Parameters
+    ----------
+    data : Any
+        All that ``open_source`` takes.
+    recipe : Recipe or None, default=None
+        Settings of the model; the pilot chooses what it leaves open.
+    settings : Settings or None, default=None
+        How the run is carried out: threads, memory, checkpoints, a cluster.
+    reporter : Reporter or None, default=None
+        Is told of everything the run does.
+    target : str, sequence of str or None, default=None
+        The target column, or several.
+    verbose : int, default=0
+        Without a reporter, print progress: 1 for one updating line, 2 for every trial and detail.
+    **options : Any
+        As for ``open_source``.
     """
+    reporter = reporter or reporter_for(verbose)
     source = open_source(data, target=target, reporter=reporter, **{"columns": Handling(), **options})
     return training.train(source, recipe, settings, reporter)
 
@@ -80,9 +123,26 @@ def predict(
 ) -> np.ndarray | int:
     """Predict every row and return an array in row order, or write it to ``out`` and return the number of rows.
 
-    ``proba`` gives the probability of each class instead of the label (in a file: beside it). ``keep`` names columns
-    of a table that are written beside the predictions ("all": every one). With a
-    ``ClusterEngine`` the workers write ``out``.
+    Parameters
+    ----------
+    model : Model, str or Path
+        A model or the place of one.
+    data : Any
+        All that ``open_source`` takes; columns are found by name.
+    proba : bool, default=False
+        Give the probability of each class instead of the label (in a file: beside it).
+    out : str, Path or None, default=None
+        Where predictions are written; the ending says how.
+    overwrite : bool, default=False
+        Replace what is there.
+    keep : str or sequence of str, default=()
+        Columns of a table that are written beside the predictions; ``"all"`` for every one.
+    threads : int or None, default=None
+        Threads to use; all cores by default.
+    engine : ClusterEngine or None, default=None
+        A cluster whose workers write ``out``.
+    **options : Any
+        As for ``open_source``.
     """
     model = _model(model)
     source = _source_for(model, data, options, need_targets=False)
@@ -110,7 +170,22 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of the model on data with known targets, as `streamrf evaluate` prints them.
 
-    ``sample_weight`` names the array or column of weights, or is an array: a row of weight 2 counts as two rows.
+    Parameters
+    ----------
+    model : Model, str or Path
+        A model or the place of one.
+    data : Any
+        Rows with known targets: all that ``open_source`` takes.
+    nan : str, default='error'
+        What to do with rows that have NaN: ``"error"`` or ``"drop"``.
+    threads : int or None, default=None
+        Threads to use; all cores by default.
+    engine : Engine or None, default=None
+        A cluster that does the summing.
+    sample_weight : str, array or None, default=None
+        The array or column of weights, or an array: a row of weight 2 counts as two rows.
+    **options : Any
+        As for ``open_source``.
     """
     model = _model(model)
     if sample_weight is not None:

@@ -32,7 +32,8 @@ _OWN = {
     "gamma": ("float | None", None, "Width of the kernel in scikit-learn's convention, instead of length_scale."),
     "random_state": ("Any", 0, "Seed, generator or None; another seed draws other features, sample and hold-out rows."),
     "threads": ("int | None", None, "Threads to use; all cores by default."),
-    "memory": ("int | None", None, "Memory budget in bytes; 80 % of free memory by default."),
+    "memory": ("int | str | None", None, "Memory budget in bytes or as '2GB'; 80 % of free memory by default."),
+    "verbose": ("int", 0, "Print progress: 1 for one updating line, 2 for every trial and detail."),
 }
 
 
@@ -87,6 +88,11 @@ def is_stored(X: Any, y: Any = None) -> bool:
 def is_table(X: Any, y: Any = None) -> bool:
     """Whether X is a data frame whose columns are found by name and coded."""
     return is_frame(X) and (is_name(y) or not has_only_numbers(X))
+
+
+def is_in_memory(X: Any, y: Any = None) -> bool:
+    """Whether a few rows of X can be had at once."""
+    return not is_stored(X, y) or (is_table(X, y) and not type(X).__module__.startswith("dask"))
 
 
 def is_name(y: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -145,6 +146,24 @@ class Model(UntrainedModel):
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
         """(n, classes)."""
         return self.predictor.probabilities(scores)
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
+        recipe, found = self.recipe, self.metadata.get("holdout") or {}
+        rows = {"task": self.coding.describe(), "rows": self.metadata.get("rows"), "inputs": self.n_inputs}
+        rows |= {
+            "map": recipe.map,
+            "features": self.map.n_features,
+            "kernel": recipe.kernel,
+            "lambda": self.weights.ridge,
+        }
+        rows |= {
+            f"hold-out {name.replace('_', ' ')}": found.get(name) for name in ("rmse", "r2", "error", "log_loss", "auc")
+        }
+        shown = {name: f"{v:.5g}" if isinstance(v, float) else str(v) for name, v in rows.items() if v is not None}
+        left = "style='text-align:left'"
+        lines = (f"<tr><th {left}>{name}</th><td {left}>{escape(text)}</td></tr>" for name, text in shown.items())
+        return f"<table><caption>streamrf model</caption>{''.join(lines)}</table>"
 
     def save(self, path: str | Path, *, state: GramState | None = None, overwrite: bool = False) -> None:
         """Write the model, and the statistics beside it where they are given."""

@@ -145,13 +145,13 @@ def predict_rows(
     return source.n_rows
 
 
-def gather_scores(model: Model, source: Source, threads: Threads) -> np.ndarray:
-    """(rows, outputs): the scores of every row of a source."""
+def gather_scores(model: Model, source: Source, threads: Threads, *, deviations: bool = False) -> np.ndarray:
+    """(rows, outputs): the scores of every row of a source, or their standard deviations."""
     model.check_fits(source)
-    scores = np.empty((source.n_rows, model.coding.outputs))
+    scores, of_rows = np.empty((source.n_rows, model.coding.outputs)), model.deviations if deviations else model.scores
 
     def score(block: Block, threads: Threads) -> dict[str, np.ndarray]:
-        return {"scores": model.scores(block.X, threads)}
+        return {"scores": of_rows(block.X, threads)}
 
     write_blocks(score, source_blocks(source), ArrayWriter({"scores": scores}), threads)
     return scores

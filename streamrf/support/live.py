@@ -189,6 +189,14 @@ class LineReporter(PlainReporter):
         stream.flush()
 
 
+def reporter_for(verbose: int) -> Reporter:
+    """For Python: nothing, one updating line (1), or every detail (2), on standard output, which notebooks show."""
+    if not verbose:
+        return Reporter()
+    updates = sys.stdout.isatty() or "ipykernel" in sys.modules
+    return (LineReporter if updates else PlainReporter)(verbose=verbose > 1, stream=sys.stdout)
+
+
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

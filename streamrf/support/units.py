@@ -35,6 +35,16 @@ def parse_bytes(text: str | SupportsIndex) -> int:
     return size
 
 
+def size_of(name: str, value: str | SupportsIndex | None) -> int | None:
+    """Bytes of a parameter that may be left out; an error names it."""
+    try:
+        return None if value is None else parse_bytes(value)
+    except InputError:
+        raise InputError(
+            f"`{name}={value!r}`: must be a size such as '2GB' or '512MiB', or a number of bytes"
+        ) from None
+
+
 def _size_in_text(text: str) -> int | None:
     match = _SIZE.fullmatch(text)
     unit = _BYTE_UNITS.get(match[2].lower()) if match else None

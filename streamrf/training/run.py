@@ -34,7 +34,7 @@ from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.storage.checkpoint import STORED, Checkpoint, SavedPass
 from streamrf.support.storage.files import check_free_space, content_errors
 from streamrf.support.threads import Threads
-from streamrf.support.units import format_count
+from streamrf.support.units import format_count, size_of
 from streamrf.training.pilot.log import TrialLog, pilot_place
 from streamrf.training.plan import plan_run, replan
 from streamrf.training.prepare import Preparation
@@ -47,16 +47,41 @@ FOURIER_ONLY = ("D", "bits", "form")  # settings that random binning does not ha
 @dataclass
 class Settings:
     """How a run is carried out; none of it changes a bit of the result, but for ``memory``, which decides how large a
-    sample preconditions an iterative solver, and whether that is what ``auto`` stands for."""
+    sample preconditions an iterative solver, and whether that is what ``auto`` stands for.
+
+    Parameters
+    ----------
+    threads : int or None, default=None
+        Threads to use; all cores by default.
+    memory : int, str or None, default=None
+        Memory budget: bytes, or text such as ``"2GB"``; 80 % of free memory by default.
+    checkpoint : Path or None, default=None
+        Folder in which the run saves itself, to be resumed from there.
+    checkpoint_every : float, default=300.0
+        Seconds between two saves.
+    order : callable or None, default=None
+        Order of the spans of a pass, for tests.
+    engine : Engine or None, default=None
+        Where the summing happens; this process by default.
+    clear : bool, default=True
+        Whether success removes the checkpoint.
+    keeps : Path or None, default=None
+        Where the sums will be written, which must have room for them.
+    """
 
     threads: int | None = None
-    memory: int | None = None
+    memory: int | str | None = None
     checkpoint: Path | None = None
     checkpoint_every: float = 300.0
     order: Callable[[int], Sequence[int]] | None = None  # order of the spans, for tests
     engine: Engine | None = None  # where the summing happens; this process by default
     clear: bool = True  # whether success removes the checkpoint; the command line does so once the model is written
     keeps: Path | None = None  # where the sums will be written, which must have room for them
+
+    @property
+    def budget(self) -> int | None:
+        """The memory budget in bytes."""
+        return size_of("memory", self.memory)
 
 
 @dataclass
@@ -68,6 +93,9 @@ class Trained:
     plan: Plan
     seconds: dict[str, float]
     source: Source  # with its columns coded as they were trained on
+
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
 
 
 class Training:
@@ -82,7 +110,7 @@ class Training:
         self.seconds: dict[str, float] = {"pilot": 0.0}  # a run that is resumed has none
         self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
         self.skipped = RowSet()
-        check_reading(source, settings.memory)
+        check_reading(source, settings.budget)
 
     def run(self) -> Trained:
         start = time.monotonic()
@@ -186,7 +214,7 @@ class Training:
     def _plan(self) -> Plan:
         return plan_run(
             self.source, self.recipe, outputs=max(self.source.n_outputs, 1), threads=self.threads.count,
-            budget=self.settings.memory, local=self.settings.engine is None,
+            budget=self.settings.budget, local=self.settings.engine is None,
         )  # fmt: skip
 
     def _resumed_plan(self, asked: Plan, untrained: UntrainedModel, sample: int | None) -> Plan:

@@ -24,7 +24,7 @@ from streamrf.data.writers.tables import GROUP_BYTES, TEXT_BYTES, stored_bytes
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.progress import Reporter
-from streamrf.support.units import format_bytes
+from streamrf.support.units import format_bytes, size_of
 
 ENDINGS = (".zarr", ".parquet")
 SAY_EVERY = 10.0  # seconds between two notes about the first read
@@ -108,7 +108,7 @@ class _Run:
     def _chunk(self, row_bytes: int) -> int:
         """Decided once the input is open: by then most of what the libraries need is in memory and counted."""
         reserved = memory.resident()
-        budget = self.asked.memory or reserved + int(0.8 * memory.available())
+        budget = size_of("memory", self.asked.memory) or reserved + int(0.8 * memory.available())
         return chunk_rows(row_bytes, asked=self.asked.chunk_rows, budget=budget, reserved=reserved)
 
     def _staged(self) -> AbstractContextManager[Path]:
