@@ -80,6 +80,14 @@ def test_a_rare_class_is_seen(classes):
     assert judge.verdict(knows[:, None], slice(0, 4000)).error < 0.9
 
 
+def test_the_calibration_of_a_rare_class_does_not_go_too_far():
+    rng = np.random.default_rng(0)
+    y = (rng.random(5000) < 0.02).astype(int)
+    scores = np.where(y, rng.exponential(0.4, 5000), 0.02 * rng.normal(size=5000)) - 0.96
+    judge = judge_of(block(y), TargetCoding.classification((0, 1)), Recipe())
+    assert judge.verdict(scores[:, None, None], slice(0, 5000)).error < 0.3
+
+
 def test_weights_of_classes_count_as_copies():
     rng = np.random.default_rng(1)
     y, counts = rng.integers(0, 3, 300), rng.integers(1, 4, 300)

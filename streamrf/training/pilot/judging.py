@@ -26,7 +26,7 @@ from streamrf.training.pilot.choice import Trial
 
 FAR_SQUARED, MOST_CLIPPED = 30.0, 0.005  # in deviations; and the share of rows that the squared loss may clip
 FAR_ROBUST, FAR_RESIDUAL = 10.0, 3.0
-NEWTON_STEPS, LONGEST_STEP = 8, 4.0
+NEWTON_STEPS, SHORTENINGS = 8, 6
 ROBUST = ("huber", "quantile")
 
 
@@ -183,14 +183,26 @@ def calibrated_losses(scores: np.ndarray, positive: np.ndarray, shares: np.ndarr
     start = np.log(priors / (1 - priors))
     slope, shift = np.zeros(len(priors)), start.copy()
     stiff = 1.0 / len(scores)  # one row's worth of doubt about steep curves
+
+    def objective(slope: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        return shares @ _each_log_loss(Z * slope + shift, positive) + stiff * slope**2 / 2
+
+    now = objective(slope, shift)
     for _ in range(NEWTON_STEPS):
         p = expit(Z * slope + shift)
         rest, bend = p - positive, np.maximum(p * (1 - p), 1e-12)
         g1, g2 = shares @ (rest * Z) + stiff * slope, shares @ rest
         a, b, c = shares @ (bend * Z * Z) + stiff, shares @ (bend * Z), shares @ bend + 1e-9
         det = np.maximum(a * c - b * b, 1e-300)
-        slope = slope - np.clip((c * g1 - b * g2) / det, -LONGEST_STEP, LONGEST_STEP)
-        shift = shift - np.clip((a * g2 - b * g1) / det, -LONGEST_STEP, LONGEST_STEP)
+        steps, length = ((c * g1 - b * g2) / det, (a * g2 - b * g1) / det), np.ones(len(priors))
+        for _ in range(SHORTENINGS):  # the first steps of a rare class go too far
+            worse = ~(objective(slope - length * steps[0], shift - length * steps[1]) <= now)
+            if not worse.any():
+                break
+            length[worse] /= 4
+        length[worse] = 0.0
+        slope, shift = slope - length * steps[0], shift - length * steps[1]
+        now = objective(slope, shift)
     curved, flat = (_each_log_loss(margins, positive) for margins in (Z * slope + shift, start))
     better = shares @ curved < shares @ flat
     return np.where(better, curved, flat).sum(axis=1)
