@@ -110,7 +110,7 @@ def test_several_targets_are_several_outputs(shelf, tmp_path):
     out = tmp_path / "m.model"
     done("train", shelf / "parts", "--target", "e", "--target", "y", *FAST, "--out", out)
     done("predict", out, shelf / "test.parquet", "--out", tmp_path / "p.parquet")
-    assert pq.read_table(tmp_path / "p.parquet").column_names == ["prediction_0", "prediction_1"]
+    assert pq.read_table(tmp_path / "p.parquet").column_names == ["prediction_e", "prediction_y"]
     assert len(done("evaluate", out, shelf / "test.parquet", "--target", "e", "--target", "y", "--json").json) == 7
 
 
@@ -437,14 +437,18 @@ def test_arrays_as_parquet_have_columns_to_choose(shelf, tmp_path):
     assert Model.load(tmp_path / "m.model").feature_names == ("x1", "x2", "x3", "x4", "x5")
 
 
-CANNOT_STREAM = {
+CLUSTER = {
     "--workers": "2", "--scheduler": "tcp://nowhere:1", "--tls-ca": "ca.pem", "--tls-cert": "c.pem", "--tls-key": "k",
-    "--target": "size", "--features": "a,b", "--exclude": "a",
 }  # fmt: skip
+CANNOT_STREAM = CLUSTER | {"--target": "size", "--features": "a,b", "--exclude": "a"}
+FILES = ("rows.csv", "rows.jsonl", "rows.arrow")  # a cluster reads these as the tables that they are converted to
 
 
-@pytest.mark.parametrize("option", CANNOT_STREAM)
-@pytest.mark.parametrize("data", ["-", "rows.csv", "rows.jsonl", "rows.arrow"])
+@pytest.mark.parametrize(
+    ("data", "option"),
+    [("-", option) for option in CANNOT_STREAM]
+    + [(data, option) for data in FILES for option in CANNOT_STREAM if option not in CLUSTER],
+)
 def test_what_rows_as_they_come_cannot_have(shelf, tmp_path, data, option):
     answer = streamrf("predict", shelf / "cls.model", data, option, CANNOT_STREAM[option], "--out", tmp_path / "o.csv")
     assert answer.code == errors.InputError.exit_code

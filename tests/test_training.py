@@ -381,7 +381,7 @@ def test_a_lambda_at_the_end_of_its_range_is_said():
 
     X = np.random.default_rng(0).standard_normal((400, 2))
     told = Notes()
-    recipe = Recipe(D=24, kernel="gaussian", length_scale=4.0, scaling="none", bits="float64", pilot="none")
+    recipe = Recipe(D=24, kernel="gaussian", length_scale=8.0, scaling="none", bits="float64", pilot="none")
     model = train(ArraySource(X, X[:, 0] * 0.5), recipe, reporter=told).model
     (warning,) = [text for text in model.metadata["warnings"] if "the smallest there is" in text]
     assert warning.startswith("Lambda ")

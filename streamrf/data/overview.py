@@ -97,7 +97,7 @@ def overview_lines(found: Sequence[ColumnOverview]) -> list[str]:
         numbers = f"{gaps.rjust(widths[2])}  {levels.rjust(widths[3])}"
         lines.append(f"{name.ljust(widths[0])}  {kind.ljust(widths[1])}  {numbers}  {example}".rstrip())
     more = len(found) - len(shown)
-    return [*lines, f"and {more:,} more columns (streamrf inspect --json has all)"] if more else lines
+    return [*lines, f"and {more:,} more columns (the JSON of `streamrf inspect` has all)"] if more else lines
 
 
 def overview_json(found: Sequence[ColumnOverview]) -> list[JSON]:
