@@ -7,6 +7,7 @@ from commands import FAST, done, streamrf
 from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
+from streamrf.data.columns.column import Column
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.features.kernels import make_kernel
@@ -14,12 +15,24 @@ from streamrf.models.model import Model
 from streamrf.reports import accuracy, importance, usage
 from streamrf.reports.evidence import gather_evidence, row_set
 from streamrf.reports.report import make_report
+from streamrf.reports.segments import column_segments
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import ALONE, Threads
 from streamrf.training.update.changes import accumulate
 from streamrf.training.update.statistics import Statistics
 
-EVERYTHING = {"errors", "learning", "inputs", "search", "spectrum", "kernel", "cost", "settings", "provenance"}
+EVERYTHING = {
+    "errors",
+    "segments",
+    "learning",
+    "inputs",
+    "search",
+    "spectrum",
+    "kernel",
+    "cost",
+    "settings",
+    "provenance",
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +73,7 @@ def browser():
         ("pair", "pair", {"search"}),
         ("classes", "classes-test", {"search"}),
         ("outputs", "outputs-test", {"search"}),
-        ("bare", None, {"spectrum", "learning", "inputs"}),
+        ("bare", None, {"spectrum", "learning", "inputs", "segments"}),
     ],
 )  # fmt: skip
 def test_pages_are_whole_in_a_browser(shelf, browser, tmp_path, model, data, absent):
@@ -262,3 +275,26 @@ def test_the_report_has_every_figure_of_evaluate(shelf, data):
     for each in found["by_class"]:
         cells = (each["class"], each["rows"], *(f"{each[name]:.5g}" for name in ("precision", "recall", "f1")))
         assert "".join(f"<td>{cell}</td>" for cell in cells) in page
+
+
+def test_precision_and_recall_against_scikit_learn():
+    from sklearn.metrics import precision_recall_curve
+
+    rng = np.random.default_rng(0)
+    scores, positive = rng.integers(0, 20, 300) / 20, rng.random(300) < 0.3
+    recall, precision = accuracy.precision_recall(scores, positive)
+    theirs = precision_recall_curve(positive, scores)
+    assert np.allclose(precision, theirs[0][:-1][::-1])
+    assert np.allclose(recall, theirs[1][:-1][::-1])
+
+
+def test_segments_are_levels_and_quarters():
+    colour = Column("colour", "onehot", ("blue", "red"), flag=True)
+    codes = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1]], float)
+    found = {name: rows.tolist() for name, rows in column_segments("colour", colour, codes)}
+    assert found["colour is missing"] == [False, False, False, True]
+    assert found["colour = red"] == [False, True, True, False]
+    assert found["colour = blue"] == [True, False, False, False]
+    quarters = dict(column_segments("x0", None, np.arange(101.0)[:, None]))
+    assert next(iter(quarters)) == "x0 from 0 to 25"
+    assert np.sum(list(quarters.values()), axis=0).tolist() == [1] * 101

@@ -117,6 +117,7 @@ def _class_errors(evidence: Evidence, section: Section) -> Section:
     section.pictures = [
         _confusion_picture(confusion(truth, predicted, len(model.coding.classes)), model),
         _roc_picture(model, chances, truth),
+        _recall_picture(model, chances, truth),
         _reliability_picture(chances, chances.argmax(axis=1), truth),
     ]
     return section
@@ -161,6 +162,28 @@ def _roc_picture(model: Model, chances: np.ndarray, truth: np.ndarray) -> Pictur
     diagonal(axes)
     legend(axes, "lower right")
     return Picture("roc", "ROC: how early the right rows are found.", figure, "Receiver operating characteristic")
+
+
+def _recall_picture(model: Model, chances: np.ndarray, truth: np.ndarray) -> Picture:
+    """Precision against recall, of the classes that the ROC shows."""
+    figure, axes = panel("recall", "precision")
+    labels = model.coding.classes
+    common = np.argsort(-np.bincount(truth, minlength=len(labels)), kind="stable")
+    for number, code in enumerate([1] if len(labels) == 2 else sorted(common[:ROC_CLASSES].tolist())):
+        axes.plot(*thinned(*precision_recall(chances[:, code], truth == code)), color=COLOURS[number],
+                  label=f"{labels[code]} ({(truth == code).mean():.0%} of rows)")  # fmt: skip
+    axes.set_ylim(0, 1.02)
+    legend(axes, "lower left")
+    caption = "Precision and recall as the threshold falls; at its right end precision is the share of the class."
+    return Picture("precision-recall", caption, figure, "Precision against recall")
+
+
+def precision_recall(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Recall and precision as the threshold falls; ties move together."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.r_[np.flatnonzero(np.diff(scores[order])), len(scores) - 1]
+    hits = np.cumsum(positive[order])[last]
+    return hits / max(hits[-1], 1), hits / (last + 1)
 
 
 def roc(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

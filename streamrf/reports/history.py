@@ -174,6 +174,8 @@ def settings(evidence: Evidence) -> Section:
     """Every setting, and which of them streamrf chose."""
     asked, rows = evidence.metadata.get("asked") or {}, []
     for name, value in chosen(evidence.model.recipe).items():
+        if value is None:  # a setting that was left out, and that nothing had to choose
+            continue
         by_itself = name in asked and asked[name] in ("auto", None) and value not in ("auto", None)
         rows.append((name.replace("_", " "), format_number(value) + (" (chosen)" if by_itself else "")))
     return Section("settings", "Settings", "What was set, and what was chosen on a sample of the rows.", table=rows)
@@ -186,6 +188,8 @@ def provenance(evidence: Evidence) -> Section:
     rows = [("data", data.get("describe")), ("fingerprint", data.get("fingerprint"))]
     rows += [(f"shard {i}", f"{s.label}: {format_count(s.rows.count)} of {format_count(s.n_rows)} rows")
              for i, s in enumerate(list(model.ledger.shards().values())[:20], 1)]  # fmt: skip
+    left_out = model.columns.left_out if model.columns else ()
+    rows += [(f"column left out: {name}", why) for name, why in left_out]
     rows += [("rows left out", format_number(metadata.get("dropped") or 0))]
     rows += [("digest of the sums", metadata.get("statistics_digest"))]
     rows += [(f"event {i}", f"{event.get('event')}, {format_number(event.get('rows'))} rows")

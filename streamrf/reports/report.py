@@ -13,13 +13,26 @@ from streamrf.reports.history import cost, learned, provenance, search, settings
 from streamrf.reports.importance import inputs
 from streamrf.reports.page import Section, page
 from streamrf.reports.plots import load_matplotlib
+from streamrf.reports.segments import segments
 from streamrf.reports.usage import kernel, spectrum
 from streamrf.support.settings import with_flags
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds
 
-SECTIONS = (errors, learning, inputs, search, learned, spectrum, kernel, cost, settings, provenance)  # in page order
+SECTIONS = (
+    errors,
+    segments,
+    learning,
+    inputs,
+    search,
+    learned,
+    spectrum,
+    kernel,
+    cost,
+    settings,
+    provenance,
+)  # in page order
 
 
 @dataclass
