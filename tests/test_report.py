@@ -14,6 +14,7 @@ from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model
 from streamrf.reports import accuracy, importance, usage
 from streamrf.reports.evidence import gather_evidence, row_set
+from streamrf.reports.page import Section, page
 from streamrf.reports.report import make_report
 from streamrf.reports.segments import column_segments
 from streamrf.solvers.ridge import NormalEquations
@@ -286,6 +287,13 @@ def test_precision_and_recall_against_scikit_learn():
     theirs = precision_recall_curve(positive, scores)
     assert np.allclose(precision, theirs[0][:-1][::-1])
     assert np.allclose(recall, theirs[1][:-1][::-1])
+
+
+def test_long_names_leave_room_for_values_on_a_narrow_screen(browser, tmp_path):
+    row = [("a column with a long name from 2024-03-17T18:00:00 to 2024-05-20T12:00:00", "RMSE 0.1146 on 375 rows")]
+    (tmp_path / "p.html").write_text(page("t", "l", [], [Section("s", "S", table=row)], "f"))
+    assert browser.open(tmp_path / "p.html", width=390)["scroll"] == 0
+    assert "td { min-width: 6rem; }" in (tmp_path / "p.html").read_text()
 
 
 def test_segments_are_levels_and_quarters():

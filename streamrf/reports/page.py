@@ -203,6 +203,7 @@ table { border-collapse: collapse; font-size: .9rem; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--faint);
   overflow-wrap: anywhere; }
 th { font-weight: 500; color: var(--soft); white-space: nowrap; width: 1%; }
+@media (max-width: 40rem) { th { white-space: normal; width: 50%; } td { min-width: 6rem; } }
 footer { margin-top: 3rem; color: var(--soft); font-size: .8rem; }
 @media print { nav { display: none; } figure { break-inside: avoid; } }
 """
