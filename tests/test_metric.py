@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.data.source import Block
-from streamrf.features.fourier.frequencies import apply_factor
-from streamrf.features.learned.metric import Judged, gradient_outer_product, learn_metric, root
+from streamrf.features.learned.kernel_ridge import KernelRidgeFits, few_outputs, metric_by_kernel_ridge
+from streamrf.features.learned.metric import Judged, apply_factor, gradient_outer_product, learn_metric, root
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import Recipe
@@ -17,7 +17,7 @@ from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.fourier import PilotRun
-from streamrf.training.pilot.metric import few_outputs, forms_for
+from streamrf.training.pilot.metric import forms_for
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))
@@ -149,6 +149,56 @@ def test_many_outputs_are_few_sums_with_the_same_outer_product():
     assert few_outputs(many).shape == (3, 16)
 
 
+# -- exact kernel ridge
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from(["isotropic", "diagonal", "full"]))
+@settings(max_examples=20, deadline=None)
+def test_gradients_of_kernel_ridge_are_numerical_ones(seed, d, form):
+    rng = np.random.default_rng(seed)
+    fits = KernelRidgeFits(rng.normal(size=(30, d)), rng.normal(size=(30, 2)), rng.integers(1, 4, 30))
+    factor = {
+        "isotropic": np.ones(d),
+        "diagonal": rng.random(d) + 0.1,
+        "full": root(np.cov(fits.X.T).reshape(d, d), 0.5),
+    }[form]
+    a, step, scale = rng.normal(size=(20, 2)), 1e-6, 1.7
+    rows = apply_factor(fits.X[:20], factor)
+
+    def predict(x, skipped):
+        values = np.exp(-np.linalg.norm(apply_factor(x[None], factor) - rows, axis=1) / scale)
+        return np.delete(values, skipped) @ np.delete(a, skipped, axis=0)  # a row has no slope at itself
+
+    expected = np.zeros((d, d))
+    for i, x in enumerate(fits.X[:20]):
+        slopes = np.array([(predict(x + step * e, i) - predict(x - step * e, i)) / (2 * step) for e in np.eye(d)])
+        expected += fits.shares[i] * slopes @ slopes.T / fits.shares[:20].sum()
+    found = fits._outer_product(factor, scale, a, 1e-9)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.trace(expected))
+
+
+def test_kernel_ridge_finds_columns_among_many_that_do_not_matter():
+    X = np.random.default_rng(0).normal(size=(1500, 16))
+    found = metric_by_kernel_ridge(KernelRidgeFits(X, (X[:, 3] * np.sin(2 * X[:, 5]))[:, None]), ("diagonal",))
+    assert set(np.argsort(-found.shares())[:2]) == {3, 5}
+    assert found.judged.error < 0.3 * found.isotropic.error
+
+
+def test_kernel_ridge_of_noise_is_no_metric():
+    rng = np.random.default_rng(0)
+    found = metric_by_kernel_ridge(KernelRidgeFits(rng.normal(size=(600, 4)), rng.normal(size=(600, 1))), ("full",))
+    assert found.form in ("isotropic", "full")
+    assert found.judged.error <= found.isotropic.error
+
+
+def test_a_row_of_weight_nothing_is_not_there_and_whole_weights_count():
+    rng = np.random.default_rng(0)
+    X, y, weights = rng.normal(size=(200, 3)), rng.normal(size=(200, 1)), rng.integers(0, 3, 200)
+    some, all_ = KernelRidgeFits(X[weights > 0], y[weights > 0], weights[weights > 0]), KernelRidgeFits(X, y, weights)
+    assert some.start().error == all_.start().error
+    assert not KernelRidgeFits(X[:30], y[:30]).enough
+
+
 # -- in the pilot
 
 
@@ -248,6 +298,13 @@ def test_the_pilot_may_take_the_gaussian_kernel_for_its_metric(threads):
     settled = {"kernel": recipe.kernel, "length_scale": recipe.length_scale, "ridge": 1e-3}
     again, _ = piloted(X, np.sin(2.5 * X[:, 0]), threads, **settled)
     np.testing.assert_array_equal(again.metric, run.metric)
+
+
+def test_landmarks_take_a_metric(threads):
+    X = np.random.default_rng(0).normal(size=(1500, 12))
+    run, _ = piloted(X, np.sin(2 * X[:, 0]) * X[:, 1], threads, kernel="auto", map="landmarks", D=200)
+    assert drop(run) < 0.3
+    assert run.metric is not None
 
 
 def test_without_a_metric_nothing_is_learned(threads):

@@ -20,6 +20,7 @@ import numpy as np
 from streamrf.features.base import Arrays, FeatureMap
 from streamrf.features.fourier.hadamard import StructuredProjection
 from streamrf.features.kernels import Kernel, make_kernel
+from streamrf.features.learned.metric import apply_factor
 from streamrf.features.precision import Precision, make_precision
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.safejson import JSON
@@ -151,11 +152,6 @@ class Frequencies:
         if len(shape) != 2 or weights.shape != shape[:1]:
             raise FileFormatError(f"the map's frequencies are damaged: {shape[0]} of them and weights {weights.shape}")
         return cls(W, weights, factors, kind)
-
-
-def apply_factor(X: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """Inputs, or frequencies, times a symmetric factor: (d, d), or (d,) if it is diagonal."""
-    return X * factor if factor.ndim == 1 else X @ factor
 
 
 def uniform_weights(F: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.features.fourier.fitted import ROWS
+from streamrf.features.learned.kernel_ridge import kernel_ridge_bytes
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.binning import VECTORS, default_bits
 
@@ -146,7 +147,7 @@ CLUSTERING = 64 * 2**20  # scikit-learn itself
 
 def learning_bytes(recipe: Recipe, columns: int, rows: int) -> int:
     """Of the frequencies, where they are learned, and of the roots of a metric."""
-    metric = 0 if recipe.metric == NONE else 6 * 8 * columns * columns
+    metric = 0 if recipe.metric == NONE else max(6 * 8 * columns * columns, kernel_ridge_bytes(rows, columns))
     kind = recipe.fourier_kind
     if kind is None or not kind.learned:
         return metric

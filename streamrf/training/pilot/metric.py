@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.features.fourier.frequencies import apply_factor
 from streamrf.features.fourier.map import FourierMap
+from streamrf.features.learned.kernel_ridge import KernelRidgeFits, few_outputs, metric_by_kernel_ridge
 from streamrf.features.learned.metric import (
     DIAGONAL,
     FULL,
     LEAST_GAIN,
     Judged,
     Metric,
+    apply_factor,
     gradient_outer_product,
     learn_metric,
 )
@@ -23,14 +24,16 @@ from streamrf.recipe import AUTO, NONE
 from streamrf.support.errors import InputError
 from streamrf.training.pilot.choice import SMALL_D, SMALL_ROWS, Trial
 from streamrf.training.pilot.fourier import Measured, PilotRun
+from streamrf.training.pilot.trend import on_grid
 
 ROWS = 24_000  # of a round's fits, judges included
 GRADIENT_ROWS = 8192
-MOST_OUTPUTS = 16
 WIDEST = 2048  # columns of a full metric: its roots cost the cube of them
 WIDTH_STEP = 2**0.5
 PATIENCE = 4  # no round begins after so many times the work that the pilot has for a stage
-SMOOTH = "gaussian"
+SMOOTH, ROUGH = "gaussian", "matern12"
+EXACT = "kernel ridge"  # the name that trials have that metric by
+Offer = tuple[Trial, Trial, Metric]  # with a metric, the isotropic one that it came from, and the metric
 SHOWN = 10
 
 
@@ -100,42 +103,93 @@ class TrialFits:
         return gradient_outer_product(rows, W.astype(np.float32), phases.astype(np.float32), a)
 
 
-def few_outputs(coefficients: np.ndarray) -> np.ndarray:
-    """Of many outputs random sums and differences, whose gradients have the outer product of all, on the average."""
-    k = coefficients.shape[1]
-    if k <= MOST_OUTPUTS:
-        return coefficients
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (k, MOST_OUTPUTS))
-    return coefficients @ signs / np.sqrt(MOST_OUTPUTS)
-
-
 class MetricStage:
-    """A stage of the pilot: a metric is learned with the Gaussian kernel, and judged with it and with the kernel that
-    is best without one.
+    """A stage of the pilot: one metric is learned by exact kernel ridge, another by trials with the Gaussian kernel,
+    and both are judged with that kernel, a rough one, and the one that is best without a metric.
 
-    Gradients tell what matters only where there are gradients: the predictors of rough kernels have next to none.
+    Gradients of trials tell what matters only where there are gradients: those of rough kernels have next to none.
     """
 
     def __init__(self, run: PilotRun, best: Trial) -> None:
         self.run_, self.best = run, best
         self.told: dict[str, Any] = {}
+        self.tried: list[Metric] = []
 
     def run(self) -> tuple[Trial, Trial]:
         """The best trial with a metric and the isotropic one it came from, or the best without one, twice."""
         plain = self._again(self.best)
-        start = plain if self.best.kernel == SMOOTH else self._smooth_start()
-        found, fits = self._search(start)
-        candidates = self._candidates(found, fits, start, plain) if found.learned else []
-        stretched, source = min(candidates, key=lambda each: each[0].error, default=(plain, plain))
+        bases = self._bases(plain)
+        offers = [*self._by_kernel_ridge(plain, bases), *([] if self._whole else self._by_trials(plain, bases))]
+        stretched, source, found = min(offers, key=lambda each: each[0].error, default=(plain, plain, None))
         if stretched.rows > plain.rows:
             plain = self.run_.fit(replace(self.best, ridge=0.0))
-        better = stretched.error <= plain.error * (1.0 - LEAST_GAIN)
+        better = found is not None and stretched.error <= plain.error * (1.0 - LEAST_GAIN)
         after = stretched.error if better else plain.error
         self.told = {
-            "asked": self.run_.recipe.metric, "form": found.form if better else NONE,
-            "holdout_error": {"before": plain.error, "after": after}, **describe(found),
+            "asked": self.run_.recipe.metric, "form": found.form if found and better else NONE,
+            "holdout_error": {"before": plain.error, "after": after}, **describe(found or self.tried[0]),
         }  # fmt: skip
         return (stretched, source) if better else (self.best, self.best)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the map has no waves, whose gradients trials are asked for."""
+        kind = self.run_.recipe.fourier_kind
+        return kind is not None and kind.whole
+
+    def _by_kernel_ridge(self, plain: Trial, bases: list[Trial]) -> list[Offer]:
+        """A metric from exact fits to rows that judge no trial, offered with each kernel that may be."""
+        run, judge = self.run_, self.run_.judge
+        rows, scaling = judge.rows.take(slice(0, run.cut(plain))), run.scaling(plain.scaling)
+        fits = KernelRidgeFits(scaling.transform(rows.X), judge.coding.values(rows.targets), rows.weights)
+        if not fits.enough:
+            return []
+        found = metric_by_kernel_ridge(fits, forms_for(run.recipe.metric, scaling.n_outputs))
+        self.tried.append(found)
+        if not found.learned:
+            return []
+        run.factors[EXACT] = found.factor
+        tuner = TrialFits(run, plain)
+        ratio = tuner._spread(found.factor) / tuner._spread(None)
+        offers: list[Offer] = []
+        for base in bases:
+            if base.scaling == plain.scaling:
+                rough = base.kernel == ROUGH
+                width = found.judged.length_scale if rough else run.median(base.scaling, base.kernel) * ratio
+                trial = replace(base, metric=EXACT, length_scale=on_grid(width), ridge=0.0)
+                offers.append((self._on_all_rows(tuner.tuned(tuner.judged(trial)).origin), base, found))
+        return offers
+
+    def _bases(self, plain: Trial) -> list[Trial]:
+        """Isotropic trials of the kernels that a metric may go with, the best one first."""
+        run, asked, kind = self.run_, self.run_.recipe.kernel, self.run_.recipe.fourier_kind
+        names = [asked] if asked != AUTO else list(dict.fromkeys([plain.kernel, SMOOTH, ROUGH]))
+        bases = []
+        for name in names if kind is None else kind.kernels_among(names):
+            if name == plain.kernel:
+                bases.append(plain)
+            elif name == SMOOTH and not self._whole:
+                bases.append(self._smooth_start())
+            else:
+                bases.append(replace(plain, kernel=name, length_scale=on_grid(run.median(plain.scaling, name))))
+        return bases
+
+    def _by_trials(self, plain: Trial, bases: list[Trial]) -> list[Offer]:
+        """A metric from the gradients of trials with the Gaussian kernel."""
+        smooth = [base for base in bases if base.kernel == SMOOTH]
+        start = smooth[0] if smooth else self._smooth_start()
+        found, fits = self._search(start)
+        self.tried.append(found)
+        if not found.learned:
+            return []
+        stretched: Trial = found.judged.origin
+        offers: list[Offer] = [(self._on_all_rows(stretched), start, found)] if smooth else []
+        ratio = stretched.length_scale / start.length_scale
+        for base in bases:
+            if base.kernel != SMOOTH and base.scaling == start.scaling:
+                wide = replace(base, metric=stretched.metric, length_scale=base.length_scale * ratio, ridge=0.0)
+                offers.append((self._on_all_rows(fits.tuned(fits.judged(wide)).origin), base, found))
+        return offers
 
     def _again(self, trial: Trial) -> Trial:
         """On the rows of this stage, and with every lambda."""
@@ -158,17 +212,6 @@ class MetricStage:
         forms, limit = forms_for(run.recipe.metric, columns), run.spent + PATIENCE * run.budget
         fits = TrialFits(run, start)
         return learn_metric(fits, fits.start(), columns, forms=forms, late=lambda: run.spent > limit), fits
-
-    def _candidates(self, found: Metric, fits: TrialFits, start: Trial, plain: Trial) -> list[tuple[Trial, Trial]]:
-        """With the kernel that learned it, if it may be that one, and with the best one, at widths of their own."""
-        stretched: Trial = found.judged.origin
-        allowed = self.run_.recipe.kernel in (AUTO, SMOOTH)
-        candidates = [(self._on_all_rows(stretched), start)] if allowed else []
-        if plain.kernel != SMOOTH and plain.scaling == start.scaling:
-            ratio = stretched.length_scale / start.length_scale
-            wide = replace(plain, metric=stretched.metric, length_scale=plain.length_scale * ratio)
-            candidates.append((self._on_all_rows(fits.tuned(fits.judged(wide)).origin), plain))
-        return candidates
 
     def _on_all_rows(self, trial: Trial) -> Trial:
         """More rows want another width."""
