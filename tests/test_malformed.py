@@ -125,6 +125,6 @@ def test_a_checkpoint_sealed_again(tmp_path: Path, path: str, value: Any) -> Non
         place = place[name]
     place[last] = value
     file.write_bytes(_sealed(document))
-    ended, _ = use("checkpoint", tmp_path / "run", 10**9)
+    ended, _ = use("checkpoint", tmp_path / "run", 10**10)  # this process may be large already
     assert ended.code == FileFormatError.exit_code, ended.err
     assert len(ended.err.splitlines()) == 1

@@ -24,6 +24,14 @@ def small(monkeypatch):
     monkeypatch.setattr(fourier, "KERNELS", ("gaussian", "laplacian"))
 
 
+@pytest.fixture(autouse=True)
+def heeded():
+    """A shell starts its background jobs with Ctrl-C ignored, and the tests with them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class StopsAfter(Reporter):
     """Ctrl-C after so many trials."""
 
