@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from streamrf.data.source import Block
 from streamrf.features.learned.kernel_ridge import KernelRidgeFits, few_outputs, metric_by_kernel_ridge
-from streamrf.features.learned.metric import Judged, apply_factor, gradient_outer_product, learn_metric, root
+from streamrf.features.learned.metric import Judged, gradient_outer_product, learn_metric, root
+from streamrf.features.scaling import apply_factor
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import Recipe

@@ -161,6 +161,11 @@ def _are_columns(columns: np.ndarray, d: int) -> bool:
     return bool(((columns >= 0) & (columns < d)).all() and (np.diff(columns) > 0).all())
 
 
+def apply_factor(X: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Inputs, or frequencies, times a symmetric factor: (d, d), or (d,) if it is diagonal."""
+    return X * factor if factor.ndim == 1 else X @ factor
+
+
 # -- compiled loops
 
 

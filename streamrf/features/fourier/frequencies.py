@@ -20,8 +20,8 @@ import numpy as np
 from streamrf.features.base import Arrays, FeatureMap
 from streamrf.features.fourier.hadamard import StructuredProjection
 from streamrf.features.kernels import Kernel, make_kernel
-from streamrf.features.learned.metric import apply_factor
 from streamrf.features.precision import Precision, make_precision
+from streamrf.features.scaling import apply_factor
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.safejson import JSON
 

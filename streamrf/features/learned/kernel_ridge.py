@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 import scipy.linalg as sla
 
-from streamrf.features.learned.metric import Judged, Metric, apply_factor, learn_metric
+from streamrf.features.learned.metric import Judged, Metric, learn_metric
+from streamrf.features.scaling import apply_factor
 
 ROWS, FEW_ROWS, FEWEST_ROWS = 5000, 2000, 64  # at most; to find L with; at least
 JUDGES = 0.25

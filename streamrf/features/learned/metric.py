@@ -52,11 +52,6 @@ def root(M: np.ndarray, power: float, form: str = FULL) -> np.ndarray:
     return (vectors * (stretched / np.sqrt((stretched**2).mean()))) @ vectors.T
 
 
-def apply_factor(X: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """Inputs, or frequencies, times a symmetric factor: (d, d), or (d,) if it is diagonal."""
-    return X * factor if factor.ndim == 1 else X @ factor
-
-
 # -- rounds of learning
 
 

@@ -16,10 +16,10 @@ from streamrf.features.learned.metric import (
     LEAST_GAIN,
     Judged,
     Metric,
-    apply_factor,
     gradient_outer_product,
     learn_metric,
 )
+from streamrf.features.scaling import apply_factor
 from streamrf.recipe import AUTO, NONE
 from streamrf.support.errors import InputError
 from streamrf.training.pilot.choice import SMALL_D, SMALL_ROWS, Trial
