@@ -1,5 +1,6 @@
 """Where rows come from and where predictions go. Imports point upwards in this list only:
 
+hashing      hashes of rows and texts, compiled
 locations    paths and URLs; failures explained, reads tried again
 columns/     how raw columns become numbers: chosen, learned, encoded
 source       Span, Block, Source: what a table looks like to everything else

@@ -18,11 +18,9 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from streamrf.data.source import Block
 from streamrf.support.errors import DataError, FileFormatError
-from streamrf.support.exact_sum import as_floats
 
 FIT, CHOOSE, JUDGE = 0, 1, 2
 NUMBER, INPUTS, GROUP, ORDER = KEYS = ("number", "inputs", "group", "order")
@@ -121,6 +119,9 @@ def fold_of(keys: np.ndarray, folds: int, seed: int) -> np.ndarray:
 
 def input_keys(X: np.ndarray) -> np.ndarray:
     """(n,) uint64 of the inputs alone: equal numbers of any type are equal, -0.0 is 0.0, and any NaN is one."""
+    from streamrf.data.hashing import hash_values  # late: what only reads or converts is spared the compiler
+    from streamrf.support.exact_sum import as_floats
+
     X, keys = as_floats(X), np.empty(len(X), np.uint64)
     hash_values(X, np.zeros((len(X), 0)), value_factors(X.shape[1]), keys, True)
     return keys
@@ -175,33 +176,3 @@ def _below(hashed: np.ndarray, share: float) -> np.ndarray:
 def value_factors(count: int) -> np.ndarray:
     """(2, count) odd numbers, for the lower and the upper half of the bits of each column's value."""
     return (hash_rows(np.arange(2 * count), seed=0) >> np.uint64(32)).astype(np.uint32).reshape(2, count) | np.uint32(1)
-
-
-@njit(cache=True, nogil=True)
-def hash_values(X: np.ndarray, Y: np.ndarray, factors: np.ndarray, out: np.ndarray, plain: bool) -> None:
-    """Two products of 32 bits for each value, which run in SIMD, and one finaliser of splitmix64 for each row.
-
-    With ``plain``, zeros of both signs are one value, and so are all NaN.
-    """
-    d = X.shape[1]
-    for i in range(X.shape[0]):
-        h = np.uint64(0)
-        for j in range(d):
-            h += _product(_plain(X[i, j]) if plain else X[i, j], factors[0, j], factors[1, j])
-        for k in range(Y.shape[1]):
-            h += _product(Y[i, k], factors[0, d + k], factors[1, d + k])
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        out[i] = h ^ (h >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
-def _plain(value: float) -> float:
-    return value + 0.0 if value == value else np.nan
-
-
-@njit(cache=True, nogil=True)
-def _product(value: float, lower: np.uint32, upper: np.uint32) -> np.uint64:
-    """Of the value as a float64, so that equal numbers of any type are equal."""
-    bits = np.uint64(np.float64(value).view(np.int64))
-    return (bits & np.uint64(0xFFFFFFFF)) * np.uint64(lower) + (bits >> np.uint64(32)) * np.uint64(upper)

@@ -11,8 +11,9 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from streamrf.data.hashing import hash_values
 from streamrf.data.source import Block, joined
-from streamrf.data.split import Split, chosen_rows, hash_values, value_factors
+from streamrf.data.split import Split, chosen_rows, value_factors
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, State, Statistic
 from streamrf.support.errors import FileFormatError, MismatchError

@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from streamrf.data.columns import BOOL, DATE, FLOAT, INT, NUMBER, ONEHOT, PERIODS, TARGET, Column, Columns
 from streamrf.data.columns.levels import FOLDS, fold_of
@@ -262,24 +261,14 @@ def bucket_codes(values: pa.Array, buckets: int, of: str | None = None) -> tuple
 
 
 def hash_texts(texts: pa.Array) -> np.ndarray:
-    """A 64-bit hash of each text: FNV-1a of its UTF-8 bytes, and a finaliser."""
+    """A 64-bit hash of each text, of its UTF-8 bytes."""
+    from streamrf.data.hashing import hash_bytes  # late: what only reads or converts is spared the compiler
+
     if not len(texts):
         return np.zeros(0, np.uint64)
     _, offsets, data = texts.buffers()
     starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return _fnv(starts, np.frombuffer(data or b"", np.uint8))
-
-
-@njit(cache=True, nogil=True)
-def _fnv(starts: np.ndarray, data: np.ndarray) -> np.ndarray:
-    out = np.empty(len(starts) - 1, np.uint64)
-    for i in range(len(out)):
-        h = np.uint64(0xCBF29CE484222325)
-        for j in range(starts[i], starts[i + 1]):
-            h = (h ^ np.uint64(data[j])) * np.uint64(0x100000001B3)
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        out[i] = h ^ (h >> np.uint64(31))
-    return out
+    return hash_bytes(starts, np.frombuffer(data or b"", np.uint8))
 
 
 def _plain(values: pa.Array, otherwise: int | bool) -> np.ndarray:
