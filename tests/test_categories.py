@@ -175,7 +175,7 @@ def test_smoothing_is_within_over_between(values):
 class TestLevelSums(StatisticConformance):
     @pytest.fixture
     def statistic(self):
-        return LevelSums(TargetCoding.regression(np.array([-9.0]), np.array([9.0])), (0, 2), (7, 4), Split(0.1, 0.1, 3))
+        return LevelSums(TargetCoding.regression(np.array([-9.0]), np.array([9.0])), (0, 2), (7, 4))
 
     @pytest.fixture
     def blocks(self):

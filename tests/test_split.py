@@ -22,8 +22,9 @@ from streamrf.models.uncertainty import Posterior, attach_posterior
 from streamrf.recipe import Recipe
 from streamrf.statistics.intervals import Judges, mean_interval, number_intervals, share_interval
 from streamrf.support.errors import InputError
+from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
-from streamrf.training.run import Settings, train
+from streamrf.training.run import Settings, Training, train
 from streamrf.training.update.statistics import Statistics
 
 FIXED = Recipe(
@@ -102,6 +103,73 @@ def test_few_distinct_rows_are_told_apart_by_their_numbers():
     assert key_for(block(X + np.arange(300)[:, None] / 7)) == "inputs"
     model = train(ArraySource(X.astype(np.float32), X.sum(axis=1) * 1.0), FIXED.with_(D=20), ALONE).model
     assert model.metadata["split"]["key"] == "number"
+
+
+# -- what is learned
+
+
+def table_of_groups(kind, rows=900):
+    """Columns, targets, weights and groups; one column is text of many levels."""
+    rng = np.random.default_rng(5)
+    X, group = rng.standard_normal((rows, 3)), rng.integers(0, 300, rows)
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(rows)
+    y = y if kind == "numbers" else (y > 1).astype(np.int64)
+    return X, [f"t{i}" for i in rng.integers(0, 40, rows)], y, rng.uniform(0.5, 2, rows), group
+
+
+def with_others_changed(X, text, y, w, group, held):
+    """Other inputs, levels, targets and weights in the rows that are held out; nothing else."""
+    rng = np.random.default_rng(6)
+    X, y, w = X.copy(), y.copy(), w.copy()
+    X[held] = 3 * X[held] + rng.standard_normal(X[held].shape)
+    y[held] = 3 * y[held] + 1 if y.dtype.kind == "f" else 1 - y[held]
+    w[held] = rng.uniform(0.5, 2, held.sum())
+    known = sorted(set(text))
+    text = [known[rng.integers(len(known))] if out else level for level, out in zip(text, held, strict=True)]
+    return X, text, y, w, group
+
+
+def learned(place, X, text, y, w, group, recipe):
+    """Everything that is fixed before the first pass of a solver, and the rows that are held out."""
+    columns = {f"x{i}": X[:, i] for i in range(X.shape[1])} | {"text": text, "y": y, "w": w, "group": group}
+    pq.write_table(pa.table(columns), place)
+    source = open_source(
+        place, target="y", exclude="group", columns=Handling(), holdout_by="group",
+        sample_weight="w" if recipe.class_weight else None,
+    )  # fmt: skip
+    with Threads(1) as threads:
+        document, arrays = Training(source, recipe, ALONE, Reporter(), threads).prepare().to_parts()
+    split = Split.from_json(document["story"]["split"])
+    return document, arrays, split.held(source.read(Span(0, len(y))))
+
+
+def said(document):
+    """Without times, names of tables, and the medians that would fill gaps: roles are decided by inputs without gaps,
+    so these are of all rows."""
+    if isinstance(document, dict):
+        return {name: said(value) for name, value in document.items() if name not in ("seconds", "shards", "fill")}
+    return [said(each) for each in document] if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("numbers", {"scaling": "minmax", "map": "supervised"}),
+        ("numbers", {"scaling": "auto", "length_scale": None, "kernel": "auto", "pilot": "auto"}),
+        ("classes", {"class_weight": "balanced", "metric": "learned", "bits": "float32", "scaling": "quantile"}),
+    ],
+)
+def test_what_is_learned_knows_the_rows_to_fit_alone(kind, how, tmp_path):
+    recipe, table = FIXED.with_(**{"D": 60, "holdout": 0.2, **how}), table_of_groups(kind)
+    document, arrays, held = learned(tmp_path / "a.parquet", *table, recipe)
+    changed = with_others_changed(*table, held)
+    again, others, same = learned(tmp_path / "b.parquet", *changed, recipe)
+    assert 0.2 < held.mean() < 0.6
+    assert np.array_equal(held, same)
+    assert said(document) == said(again)
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        assert np.array_equal(array, others[name]), name
 
 
 # -- figures

@@ -128,3 +128,21 @@ def test_scans_of_parts_add_up_to_the_scan_of_all(y):
     parts[0] += ScanTargets().load(parts[1].arrays())
     assert (parts[0].rows, parts[0].labels) == (whole.rows, whole.labels)
     assert np.array_equal(parts[0].arrays()["scan.range"], whole.arrays()["scan.range"])
+
+
+def test_targets_far_from_those_to_fit_make_steps_coarser_and_nothing_else():
+    coding = TargetCoding.regression(np.array([-7.0]), np.array([9.0]))
+    near = coding.narrowed(np.array([0.0, 2.0]))
+    assert (near.offset, near.step) == (1.0, 2.0**-26)
+    far = TargetCoding.regression(np.array([-1e6]), np.array([0.0])).narrowed(np.array([0.0, 2.0]))
+    assert far.offset == pytest.approx(1.0, abs=far.step[0])
+    assert 2**28 < 1e6 / far.step < 2**29
+    for each in (near, far):
+        y = np.array([-7.0, 0.1, 9.0])
+        digits = each.encode(y, make_precision("8"))
+        assert each.combine(digits, make_precision("8"))[:, 0] + each.offset == pytest.approx(y, abs=each.step[0])
+
+
+def test_targets_to_fit_that_are_all_equal_leave_room_for_the_others():
+    coding = TargetCoding.regression(np.array([-7.0]), np.array([9.0])).narrowed(np.array([3.0, 3.0]))
+    assert coding.encode(np.array([-7.0, 9.0]), make_precision("12")).shape == (2, 3)

@@ -203,11 +203,19 @@ def on_rare_class(weights=None, **settings):
     return train(open_source((X, labels), sample_weight=weights), recipe, Settings(threads=1)).model
 
 
+def row_weights_of(model):
+    _, labels = rare_class()
+    return np.array(model.metadata["weighting"]["class_weights"])[(labels == "rare").astype(int)]
+
+
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
 def test_classes_that_were_held_out_join_with_their_weights(class_weight):
     w = np.random.default_rng(3).integers(1, 20, 1500).astype(np.float64)
     fixed = {"class_weight": class_weight, "scaling": "none", "map": "mc"}  # no sample has a part in these
-    held, never = (on_rare_class(w, holdout=share, **fixed).weights for share in (0.4, 0.0))
+    held = on_rare_class(w, holdout=0.4, **fixed)
+    if class_weight:  # which are those of the rows to fit
+        w, fixed["class_weight"] = w * row_weights_of(held), None
+    held, never = held.weights, on_rare_class(w, holdout=0.0, **fixed).weights
     np.testing.assert_allclose(held.coefficients, never.coefficients, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(held.intercept, never.intercept, rtol=1e-6)
 
@@ -308,3 +316,12 @@ def test_a_weight_is_a_number_of_copies(classifier, bits, close):
     repeated = kind(D=60, pilot="none", threads=1, **settings).fit(*copies)
     assert weighted.model_.recipe.length_scale == pytest.approx(repeated.model_.recipe.length_scale, rel=1e-9)
     assert weighted.model_.scores(X, ALONE) == pytest.approx(repeated.model_.scores(X, ALONE), abs=close)
+
+
+def test_classes_are_balanced_by_the_rows_to_fit():
+    X, labels = rare_class()
+    model = on_rare_class(class_weight="balanced")
+    rows = Block(X, None, np.arange(len(X)))
+    fitted = labels[~Split.from_json(model.metadata["split"]).held(rows)]
+    expected = compute_class_weight("balanced", classes=np.unique(labels), y=fitted)
+    np.testing.assert_allclose(model.metadata["weighting"]["class_weights"], expected, rtol=1e-12)

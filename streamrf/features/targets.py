@@ -18,7 +18,8 @@ from streamrf.features.precision import Precision
 from streamrf.support.errors import DataError, FileFormatError
 
 DIGITS = {"7": (6, 6), "8": (7, 5), "12": (11, 3)}  # bits of a digit, digits: 33 bits or more for a target
-RESOLUTION = 26  # bits that the targets seen in the scan take: the rest is head-room for later shards
+RESOLUTION = 26  # bits that the targets of rows to fit take: the rest is head-room
+REACH = 29  # bits that the targets of any row may take: beyond, there is still room for later shards
 REGRESSION, CLASSIFICATION = "regression", "classification"
 TASKS = ("auto", REGRESSION, CLASSIFICATION)
 
@@ -51,6 +52,17 @@ class TargetCoding:
         step = np.exp2(np.ceil(np.log2(half)) - RESOLUTION)
         middle = low / 2 + high / 2
         return cls(REGRESSION, (), np.rint(middle / step) * step, step)
+
+    def narrowed(self, y: np.ndarray) -> TargetCoding:
+        """With the range of these targets, which are some of all. Others make the steps coarser only where they lie
+        more than 8 times as far out."""
+        if self.classes:
+            return self
+        values = self.values(y)
+        inner = TargetCoding.regression(values.min(axis=0), values.max(axis=0))
+        farthest = np.abs(self.offset - inner.offset) + self.step * 2.0**RESOLUTION
+        step = np.maximum(inner.step, np.exp2(np.ceil(np.log2(farthest)) - REACH))
+        return TargetCoding(REGRESSION, (), np.rint(inner.offset / step) * step, step)
 
     @classmethod
     def classification(cls, classes: tuple[Any, ...]) -> TargetCoding:

@@ -18,6 +18,7 @@ from streamrf.solvers.plan import Plan, Sizes
 from streamrf.solvers.settings import FOURIER, KNOWN, SolverSettings
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.scores import Calibration, Weights
+from streamrf.statistics.targets import Weighting
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 
@@ -35,6 +36,7 @@ class Run:
     reporter: Reporter
     seconds: dict[str, float] = field(default_factory=dict)
     split: Split = NONE_HELD  # which rows choose and which judge
+    weighting: Weighting = field(default_factory=Weighting)
 
     @property
     def source(self) -> Source:

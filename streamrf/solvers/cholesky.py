@@ -16,7 +16,6 @@ from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
 from streamrf.solvers.judging import Unseen, as_read, by_role, calibrate, judge, shares, weighed
 from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, walked_outputs
-from streamrf.solvers.passes import weighting_of
 from streamrf.solvers.plan import (
     FEW_ROWS,
     HOLDOUT_ROWS,
@@ -33,7 +32,6 @@ from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.gram_kernels import PRODUCT_ROWS, Layout, worst_work_bytes
 from streamrf.statistics.holdout import Folds, FoldsState, Holdout, HoldoutState
 from streamrf.statistics.scores import Calibration, Weights
-from streamrf.statistics.targets import Weighting
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.settings import AUTO
 
@@ -104,7 +102,7 @@ class Cholesky(Solver):
             weights = self._solve(verdict)
         if weights.ridges:
             verdict.metadata["lambda_by_output"] = list(weights.ridges)
-        gram = verdict.gram if self._weighting.plain else None  # sums of weighted rows cannot be added to later
+        gram = verdict.gram if self.run.weighting.plain else None  # sums of weighted rows cannot be added to later
         rows, digest = verdict.gram.rows, verdict.gram.digest()
         if weights.rank is not None:
             verdict.metadata["effective_dimension"] = weights.rank
@@ -117,12 +115,8 @@ class Cholesky(Solver):
 
     @cached_property
     def _gram(self) -> Gram:
-        pipeline, weights = self.pipeline, self._weighting.class_weights
+        pipeline, weights = self.pipeline, self.run.weighting.class_weights
         return Gram.on_this_machine(pipeline.scaling, pipeline.map, pipeline.coding, self.threads.count, weights)
-
-    @cached_property
-    def _weighting(self) -> Weighting:
-        return weighting_of(self.passes)
 
     def _by_holdout(self) -> Verdict:
         """Some of the rows that were held out choose, and are in; the others judge, and then they are in too."""
@@ -180,7 +174,7 @@ class Cholesky(Solver):
         return path
 
     def _calibrated(self, parts: list[Unseen]) -> Calibration | None:
-        return calibrate(self.pipeline, parts, self.threads, self._weighting, self.recipe.threshold)
+        return calibrate(self.pipeline, parts, self.threads, self.run.weighting, self.recipe.threshold)
 
     def _out_of_fold(self, path: FoldPath, state: HoldoutState[FoldsState[GramState]]) -> list[Unseen]:
         """The rows kept of each fold, with weights that have not seen it."""
@@ -206,7 +200,7 @@ class Cholesky(Solver):
         self._gram.update(verdict.gram, as_read(self.pipeline.coding, rows), self.threads)
 
     def _weighed(self, rows: Block) -> Block:
-        return weighed(self.pipeline.coding, rows, self._weighting)
+        return weighed(self.pipeline.coding, rows, self.run.weighting)
 
     def _walk(self, path: LambdaWalk) -> np.ndarray:
         """The best lambda of a path; one that was asked for is only judged."""

@@ -26,7 +26,6 @@ from streamrf.solvers.factors import (
     sample_rows,
 )
 from streamrf.solvers.judging import by_role, calibrate, judge, shares, weighed
-from streamrf.solvers.passes import weighting_of
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.settings import SolverSettings
@@ -35,7 +34,6 @@ from streamrf.statistics.gradient_kernels import KeptFeatures
 from streamrf.statistics.holdout import Holdout, HoldoutState, under
 from streamrf.statistics.losses import ScorePull, TargetPull
 from streamrf.statistics.scores import Calibration, Weights
-from streamrf.statistics.targets import Weighting
 from streamrf.support.errors import DataError
 from streamrf.support.settings import AUTO
 from streamrf.support.threads import ALONE
@@ -127,13 +125,9 @@ class IterativeSolver(Solver):
         self._summed = -1  # rows that every pass sums, once the first has counted them
         self.calibration: Calibration | None = None  # where scores need none, or nothing is held out
 
-    @cached_property
-    def weighting(self) -> Weighting:
-        return weighting_of(self.passes)
-
     def gradient(self, pull: Pull, coefficients: np.ndarray, intercept: np.ndarray) -> Gradient:
         """How rows pull, those that are held out apart."""
-        pipeline, weighting = self.pipeline, self.weighting
+        pipeline, weighting = self.pipeline, self.run.weighting
         return Gradient(
             pipeline.scaling, pipeline.map, pipeline.coding, pull, coefficients, intercept, self.run.source.n_rows,
             self.run.split, weighting.heaviest, weighting.class_weights, self._features,
@@ -265,7 +259,7 @@ class IterativeSolver(Solver):
         return shares(self.weighed(self.holdout))
 
     def weighed(self, rows: Block) -> Block:
-        return weighed(self.pipeline.coding, rows, self.weighting)
+        return weighed(self.pipeline.coding, rows, self.run.weighting)
 
     def finish(self, state: HoldoutState[GradientState], weights: Weights, facts: dict[str, Any]) -> Fitted:
         """Calibrated on the rows that chose, judged on those that did not."""
@@ -279,7 +273,9 @@ class IterativeSolver(Solver):
 
     def calibrated(self, weights: Weights) -> Calibration | None:
         assert self.holdout is not None
-        return calibrate(self.pipeline, [(weights, self.holdout)], self.threads, self.weighting, self.recipe.threshold)
+        return calibrate(
+            self.pipeline, [(weights, self.holdout)], self.threads, self.run.weighting, self.recipe.threshold
+        )
 
 
 def feature_bytes(recipe: SolverSettings) -> int:

@@ -7,7 +7,7 @@ the sums of the pass under way, so a run of a hundred passes resumes in the midd
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
@@ -25,7 +25,7 @@ from streamrf.statistics.base import CountedState, S, Statistic
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.holdout import HoldoutState, SampleState, no_marks
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
-from streamrf.statistics.targets import READ_ROWS, ScanTargets, TargetScan, Weighting
+from streamrf.statistics.targets import READ_ROWS, WEIGHTING, ScanTargets, TargetScan, Weighting
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError, NumericalError, StorageError
 from streamrf.support.progress import Interrupted, Reporter, deferred_interrupts
 from streamrf.support.storage.checkpoint import Checkpoint, Clock, SavedPass
@@ -291,10 +291,13 @@ def scan_targets(source: Source, engine: Engine) -> TargetScan:
     return scan
 
 
-def weighting_of(passes: Passes) -> Weighting:
-    """What the rows of a run count for; plain rows are not even scanned."""
+def weighting_of(passes: Passes, metadata: Mapping[str, Any]) -> Weighting:
+    """What the rows of a run count for; plain rows are not even scanned. A run that an older version began had not
+    noted it."""
     source, recipe = passes.source, passes.prepared.recipe
     if recipe.class_weight is None and not source.has_weights:
         return Weighting()
+    if WEIGHTING in metadata:
+        return Weighting.from_json(metadata[WEIGHTING])
     scan = scan_targets(source, passes.engine)
     return Weighting.of(scan, passes.prepared.pipeline.coding, recipe.class_weight, weighted=source.has_weights)

@@ -113,6 +113,7 @@ OLD_HOLDOUT = "holdout/"  # of checkpoints that the first versions wrote
 
 
 S = TypeVar("S", bound=CountedState)
+T = TypeVar("T", bound=State)
 
 
 class RowStatistic(Protocol[S]):
@@ -198,6 +199,31 @@ class Holdout(Statistic[HoldoutState[S]]):
         holdout = SampleState.load(arrays if "sample.X" in arrays else under(arrays, OLD_HOLDOUT))
         sample = SampleState.load(under(arrays, SAMPLE))
         return HoldoutState(self.statistic.load(arrays), holdout, sample, dropped, marks)
+
+    def nbytes(self) -> int:
+        return self.statistic.nbytes()
+
+
+@dataclass
+class FitRows(Statistic[T]):
+    """A statistic of the rows to fit alone: what is learned before training must know nothing of the others."""
+
+    statistic: Statistic[T]
+    split: Split
+
+    @property
+    def piece_rows(self) -> int:
+        return self.statistic.piece_rows
+
+    def zero(self) -> T:
+        return self.statistic.zero()
+
+    def update(self, state: T, block: Block, threads: Threads) -> None:
+        held = self.split.held(block)
+        self.statistic.update(state, block.take(~held) if held.any() else block, threads)
+
+    def load(self, arrays: dict[str, np.ndarray]) -> T:
+        return self.statistic.load(arrays)
 
     def nbytes(self) -> int:
         return self.statistic.nbytes()

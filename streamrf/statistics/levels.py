@@ -10,7 +10,6 @@ import numpy as np
 
 from streamrf.data.columns.levels import FOLDS, MAX_OUTPUTS, LevelTable, fold_of
 from streamrf.data.source import Block
-from streamrf.data.split import NONE_HELD, Split
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import State, Statistic
 from streamrf.support.errors import FileFormatError
@@ -45,12 +44,11 @@ class LevelState(State):
 @dataclass
 class LevelSums(Statistic[LevelState]):
     """How rows enter the sums. Column ``inputs[i]`` of X holds a place among ``places[i]`` levels; the sums of all
-    columns stand one after the other. Rows that choose or judge never enter."""
+    columns stand one after the other."""
 
     coding: TargetCoding
     inputs: tuple[int, ...]
     places: tuple[int, ...]
-    split: Split = NONE_HELD
 
     @property
     def piece_rows(self) -> int:
@@ -65,8 +63,6 @@ class LevelSums(Statistic[LevelState]):
         return LevelState(np.zeros(shape, np.int64), np.zeros((shape[2] - 1, 3), np.int64))
 
     def update(self, state: LevelState, block: Block, threads: Threads) -> None:
-        held = self.split.held(block)
-        block = block.take(~held) if held.any() else block
         for first in range(0, len(block), ROWS):
             self._add(state, block.take(slice(first, first + ROWS)))
 

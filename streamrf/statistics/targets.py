@@ -19,6 +19,7 @@ MAX_CLASSES = 1000
 READ_ROWS = 262_144  # targets read at a time: few trips, a megabyte or two
 PIECE = 65_536  # rows whose labels are looked at together
 FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
+WEIGHTING = "weighting"  # what metadata calls it
 LARGEST_TARGET = 1e30  # weights stay well within what a float32 holds
 
 
@@ -99,6 +100,11 @@ class TargetScan(State):
     def digest(self) -> str:
         """Of what can be subtracted again."""
         return State.digest(replace(self, low=None, high=None, heaviest=0.0))
+
+    def labels_among(self, scan: TargetScan) -> dict[Any, int] | None:
+        """Rows of each label of another scan, at least one of those that it has."""
+        known = self.labels or {}
+        return scan.labels and {label: max(known.get(label, 0), min(count, 1)) for label, count in scan.labels.items()}
 
     def declare(self, classes: tuple[str, ...], kind: str) -> None:
         """Labels that may come, as people write them; one that was seen and is not among them is a DataError."""
@@ -217,6 +223,16 @@ class Weighting:
     heaviest: float = 1.0
     class_weights: np.ndarray | None = None  # (classes,)
     sample_weights: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Nothing of rows that count for one each."""
+        by_class = None if self.class_weights is None else self.class_weights.tolist()
+        return {} if self.plain else {WEIGHTING: {**vars(self), "class_weights": by_class}}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Weighting:
+        by_class = document["class_weights"]
+        return cls(**{**document, "class_weights": None if by_class is None else np.array(by_class)})
 
     @property
     def plain(self) -> bool:

@@ -15,6 +15,7 @@ from streamrf.data.wrappers import Shards
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.plan import Plan
+from streamrf.statistics.holdout import FitRows
 from streamrf.statistics.levels import LevelSums
 from streamrf.support.progress import Reporter
 
@@ -33,9 +34,9 @@ def learn_levels(
     assert columns is not None
     inputs = _inputs(columns)
     places = [column.places + 2 for column in columns.by_target]
-    statistic = LevelSums(coding, tuple(inputs), tuple(places), split)
+    statistic = LevelSums(coding, tuple(inputs), tuple(places))
     sizes = {"span_rows": plan.span_rows, "span_bytes": plan.span_bytes}
-    job = Pass.start(statistic, source.recoded(columns.plain()), nan="drop", **sizes)
+    job = Pass.start(FitRows(statistic, split), source.recoded(columns.plain()), nan="drop", **sizes)
     reporter.started("target by level", source.n_rows, 0)
     state = engine.run(job, showing(reporter))
     reporter.finished()

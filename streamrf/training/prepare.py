@@ -26,8 +26,10 @@ from streamrf.models.model import UntrainedModel
 from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
 from streamrf.solvers.passes import scan_targets
 from streamrf.solvers.plan import Plan
+from streamrf.statistics.base import S, Statistic
+from streamrf.statistics.holdout import FitRows
 from streamrf.statistics.moments import Moments
-from streamrf.statistics.targets import Weighting, row_weights, settle_targets
+from streamrf.statistics.targets import ScanTargets, TargetScan, Weighting, row_weights, settle_targets
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.quantiles import copies
@@ -63,12 +65,15 @@ class Preparation:
 
     def run(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """``classes`` are all there will ever be, as people write them: other data may have more than this source."""
-        coding = self._coding(classes)
+        scan = self._scan(classes)
+        coding = settle_targets(scan, self.recipe.task, self._target_kind, self.recipe.nan)
         self.reporter.note(coding.describe())
         _check_threshold(self.recipe, coding)
         self._make_room_for(coding)
         drawn = self._drawn()
         self._split(drawn)
+        coding = coding.narrowed(self._fitted(drawn).targets)
+        self._weigh(scan, coding)
         if self.source.columns is not None and self.source.columns.by_target:
             self._code_by_target(coding)
             drawn = self._drawn()
@@ -76,7 +81,7 @@ class Preparation:
         warn_of_targets(sample, source, coding, self.reporter)
         choice = self._choose(sample, coding)
         self._replan(choice.recipe, coding)
-        self.metadata = {**choice.metadata(), "split": self.split.to_json()}
+        self.metadata = {**choice.metadata(), "split": self.split.to_json(), **self.weighting.to_json()}
         scaling = self._scaling(choice.recipe, sample)
         map = self._map(choice, scaling, sample, coding)
         self.metadata[LINEAR] = fit_linear(sample, scaling, coding)
@@ -114,15 +119,33 @@ class Preparation:
         hashes = hash_rows(self.split.keys(sample), self.recipe.seed ^ OTHER_STREAM)
         return sample.take(np.argsort(hashes, kind="stable"))
 
-    def _coding(self, classes: tuple[str, ...] | None) -> TargetCoding:
+    def _scan(self, classes: tuple[str, ...] | None) -> TargetScan:
+        """Of all rows: which classes there are, and bounds that no target and no weight is beyond."""
         scan = scan_targets(self.source, self.engine)
-        assert self.source.y_dtype is not None
-        kind = self.source.y_dtype.kind
         if classes is not None:
-            scan.declare(classes, kind)
-        coding, weighted = settle_targets(scan, self.recipe.task, kind, self.recipe.nan), self.source.has_weights
-        self.weighting = Weighting.of(scan, coding, self.recipe.class_weight, weighted=weighted)
-        return coding
+            scan.declare(classes, self._target_kind)
+        return scan
+
+    @property
+    def _target_kind(self) -> str:
+        assert self.source.y_dtype is not None
+        return self.source.y_dtype.kind
+
+    def _weigh(self, scan: TargetScan, coding: TargetCoding) -> None:
+        """What rows count for, classes by how many of the rows to fit have them."""
+        balance, weighted = self.recipe.class_weight, self.source.has_weights
+        if balance is not None and self.split.holds:
+            fitted = self._summed(FitRows(ScanTargets(), self.split), "classes", "drop")
+            scan = replace(scan, labels=fitted.labels_among(scan))
+        self.weighting = Weighting.of(scan, coding, balance, weighted=weighted)
+
+    def _summed(self, statistic: Statistic[S], title: str, nan: str) -> S:
+        """One pass over the data as it is coded now."""
+        sizes = {"span_rows": self.plan.span_rows, "span_bytes": self.plan.span_bytes}
+        self.reporter.started(title, self.source.n_rows, 0)
+        state = self.engine.run(Pass.start(statistic, self.source, nan=nan, **sizes), showing(self.reporter))
+        self.reporter.finished()
+        return state
 
     def _weighed(self, sample: Block, coding: TargetCoding) -> Block:
         """With all that rows count for: their own weights times those of their classes; none where all are equal."""
@@ -200,12 +223,9 @@ class Preparation:
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
         if recipe.scaling != "minmax":
             return fit_scaling(recipe.scaling, sample.X, sample.weights)
-        sizes = {"span_rows": self.plan.span_rows, "span_bytes": self.plan.span_bytes}
-        job = Pass.start(Moments(self.source.n_features), self.source, nan=recipe.nan, **sizes)
-        self.reporter.started("scaling", self.source.n_rows, 0)
-        moments = self.engine.run(job, showing(self.reporter))
-        self.reporter.finished()
-        return fit_scaling("minmax", sample.X, sample.weights, moments=moments)
+        moments = self._summed(FitRows(Moments(self.source.n_features), self.split), "scaling", recipe.nan)
+        known = moments if moments.rows else None  # a handful of rows may all be held out
+        return fit_scaling("minmax", sample.X, sample.weights, moments=known)
 
     def _map(self, choice: Choice, scaling: Scaling, sample: Block, coding: TargetCoding) -> FeatureMap:
         recipe = choice.recipe

@@ -22,7 +22,7 @@ from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.binning import on_workers
 from streamrf.solvers.cholesky import Cholesky
 from streamrf.solvers.iterative import SAMPLE
-from streamrf.solvers.passes import Passes, Saving
+from streamrf.solvers.passes import Passes, Saving, weighting_of
 from streamrf.solvers.plan import Plan
 from streamrf.solvers.registry import solver_of
 from streamrf.statistics.gram import GramState
@@ -201,7 +201,7 @@ class Training:
     def _run(self, untrained: UntrainedModel, plan: Plan, passes: Passes) -> Run:
         return Run(
             self.recipe, untrained.recipe, untrained.pipeline, plan, passes, self.threads, self.reporter, self.seconds,
-            split_of(untrained, plan),
+            split_of(untrained, plan), weighting_of(passes, untrained.metadata),
         )  # fmt: skip
 
     def _passes(self, untrained: UntrainedModel, plan: Plan, saved: SavedPass | None) -> Passes:
