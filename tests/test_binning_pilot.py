@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from streamrf.features.binning.map import mixed_scales
 from streamrf.solvers.binning import default_bits, default_grids
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
@@ -120,3 +121,35 @@ def test_defaults_follow_the_rows():
 def test_no_rows_are_refused():
     with Threads(1) as threads, pytest.raises(DataError, match="0 and 5"):
         WidthSearch(sample(0), sample(5), threads)
+
+
+def test_every_other_mixed_grid_sees_few_columns_that_matter():
+    scales, importance = np.arange(1.0, 21.0), np.where(np.arange(20) < 5, 1.0, 0.01)
+    mixed = mixed_scales(scales, importance, 400, seed=3)
+    seen = np.isfinite(mixed)
+    assert seen[1::2].all()
+    assert set(seen[::2].sum(axis=1)) == set(range(1, 9))
+    assert (mixed[seen] == np.broadcast_to(scales, mixed.shape)[seen]).all()
+    often = seen[::2].mean(axis=0)
+    assert often[:5].min() > 2 * often[5:].max()
+    assert (mixed == mixed_scales(scales, importance, 400, seed=3)).all()
+    assert (mixed != mixed_scales(scales, importance, 400, seed=4)).any()
+
+
+def test_columns_that_never_vary_are_drawn_last():
+    mixed = mixed_scales(np.ones(3), np.array([0.0, 1.0, 1.0]), 200, seed=0)
+    few = np.isfinite(mixed[::2])
+    assert not few[few.sum(axis=1) < 3, 0].any()
+
+
+def additive(n, seed, d=12):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, d)).astype(np.float32)
+    return Rows(X, np.sin(4 * X).sum(axis=1, keepdims=True))
+
+
+def test_mixed_grids_suit_a_sum_of_functions_of_one_column():
+    with Threads(1) as threads:
+        search = WidthSearch(additive(3000, 0), additive(1000, 1), threads, grids=100)
+        full, mixed = (search.trial(search.first(), mixed=mixed, steps=24).error for mixed in (False, True))
+    assert mixed < 0.95 * full

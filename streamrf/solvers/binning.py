@@ -37,7 +37,7 @@ from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import Threads, seconds_of
 from streamrf.support.units import format_bytes
 
-STEPS = 30  # at most: held-out rows stop them after 4 to 16
+STEPS = 150  # at most: held-out rows stop them, mostly after 4 to 30
 BLIND_STEPS = 8  # where no row is held out
 JOIN_STEPS = 2  # with all rows, after the best step: see docs/decisions/random-binning.md
 TYPICAL_STEPS = 12  # to the best, to see that it was, and with all rows

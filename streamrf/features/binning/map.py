@@ -23,8 +23,10 @@ from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
 
 MAX_BITS = 30
+MOST_COLUMNS = 8  # that a low-order grid sees
 MAX_SHAPE = 1000
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, the step of splitmix64
+LOW_ORDER_STREAM = 0x10  # of random numbers, apart from those of widths and shifts
 ROWS_A_TASK = 8192
 BLOCK_ROWS = 32_768  # rows whose bin indices are alive at once in a prediction
 
@@ -70,6 +72,18 @@ def width_law(name: str) -> GammaWidths:
     if not isinstance(kernel, Laplacian):
         raise InputError(f"`kernel={name!r}`: random binning has the kernels laplacian and bins:SHAPE")
     return GammaWidths(2.0)
+
+
+def mixed_scales(length_scales: np.ndarray, importance: np.ndarray, grids: int, seed: int) -> np.ndarray:
+    """Length scales (grids, d) of which every other grid sees 1 to 8 columns, drawn by importance, and is blind to the
+    rest (an infinite length scale): additive and low-order parts of a function, beside grids that see all columns."""
+    rng = np.random.default_rng([seed, LOW_ORDER_STREAM])
+    sizes = rng.integers(1, MOST_COLUMNS + 1, grids)
+    share = np.maximum(importance, 1e-12 * max(importance.max(), 1e-12))  # a column that never varies comes last
+    races = rng.standard_exponential((grids, len(length_scales))) / share
+    places = races.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")  # the first to arrive are drawn
+    seen = (places < sizes[:, None]) | (np.arange(grids) % 2 == 1)[:, None]
+    return np.where(seen, length_scales, np.inf)
 
 
 @dataclass(frozen=True, eq=False)

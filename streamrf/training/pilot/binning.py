@@ -32,12 +32,15 @@ from streamrf.training.pilot.widths import (
     WidthTrial,
     choose_widths,
     few_outputs,
+    grid_scales,
+    mean_gap,
     usual_trials,
 )
 
 KERNEL = "bins:4"  # of --map binning, unless --kernel says otherwise
 SCALINGS = ("standard", "quantile")
 OCCUPANCY_ROWS = 20_000
+MIXED_STEPS = 24  # of the two fits that compare kinds of grids: low-order ones converge later
 STAGE = "pilot of random binning"
 
 
@@ -78,7 +81,18 @@ class BinningPilot:
         self.reporter.working(STAGE, 1.0)
         for name, trial in choice.trials:
             self._note(name, trial, next(iter(searches.values())).grids)
-        return self._choice(choice.scaling, choice.length_scales(self.rows), choice.exponent)
+        mixed = self._mixed(choice.scaling, choice.trial.length_scales * choice.factor)
+        return self._choice(choice.scaling, choice.length_scales(self.rows), choice.exponent, mixed=mixed)
+
+    def _mixed(self, scaling: str, length_scales: np.ndarray) -> bool:
+        """Whether unseen rows prefer that half of the grids see few columns."""
+        if len(length_scales) <= 2:
+            return False
+        grids = trial_grids(len(self.sample), self.targets.shape[1], self.recipe.grids or 1)
+        search = self._search(scaling, few_outputs(self.targets), grids)
+        full, mixed = (search.trial(length_scales, mixed=mixed, steps=MIXED_STEPS) for mixed in (False, True))
+        self.reporter.detail(f"every grid sees every column: error {full.error:.4f}; half see few: {mixed.error:.4f}")
+        return mixed.error < full.error
 
     def _at_one_width(self, length_scale: float) -> tuple[str, np.ndarray]:
         """All columns have the same; only scalings are compared."""
@@ -104,16 +118,17 @@ class BinningPilot:
         assert choice.length_scales is not None
         widths = choice.length_scales * (self.rows / max(1, self.cut)) ** choice.growth
         parts = folds_of(rows) if rows <= FOLD_ROWS else [slice(self.cut, rows)]
-        trials = [self._search(choice.recipe.scaling, self.targets, grids, part).trial(widths) for part in parts]
+        searches = [self._search(choice.recipe.scaling, self.targets, grids, part) for part in parts]
+        trials = [search.trial(widths, mixed=choice.mixed) for search in searches]
         predictions = np.concatenate([trial.predictions for trial in trials])
         found = self.judge.verdict((predictions * self.unit)[:, None], slice(parts[0].start, rows))
         seconds = sum(trial.seconds for trial in trials)
         line = replace(self._line(choice.recipe.scaling, trials[0], grids), error=found.error, misses=found.misses)
         return self._told(replace(line, seconds=seconds))
 
-    def _choice(self, scaling: str, length_scales: np.ndarray, growth: float = 0.0) -> Choice:
+    def _choice(self, scaling: str, length_scales: np.ndarray, growth: float = 0.0, *, mixed: bool = False) -> Choice:
         recipe = self.recipe.with_(scaling=scaling, ridge=self._ridge, bits="8", form="phase")
-        return Choice(recipe, tuple(self.trials), length_scales=length_scales, growth=growth)
+        return Choice(recipe, tuple(self.trials), length_scales=length_scales, growth=growth, mixed=mixed)
 
     @property
     def _ridge(self) -> float:
@@ -192,9 +207,11 @@ def build_binning(
     scaled, recipe = scaling.transform(X, np.float32), choice.recipe
     assert recipe.grids is not None
     assert recipe.table_bits is not None
+    assert choice.length_scales is not None
+    metric = grid_scales(choice.length_scales, mean_gap(scaled), recipe.grids, recipe.seed, mixed=choice.mixed)
     map = BinningMap.draw(
         width_law(recipe.kernel), scaling.n_outputs, recipe.grids, recipe.table_bits, recipe.seed,
-        metric=choice.length_scales, bounds=(scaled.min(axis=0), scaled.max(axis=0)),
+        metric=metric, bounds=(scaled.min(axis=0), scaled.max(axis=0)),
     )  # fmt: skip
     found = occupancy(map, scaled[:OCCUPANCY_ROWS], threads)
     return map, {

@@ -59,6 +59,7 @@ class Choice:
     metric: np.ndarray | None = None  # a factor for the scaled inputs, where one was learned
     length_scales: np.ndarray | None = None  # of random binning: one for each column
     growth: float = 0.0  # length scales go as rows to the minus this
+    mixed: bool = False  # whether half of the grids see few columns
     notes: dict[str, Any] = field(default_factory=dict)  # for the metadata of the model
 
     def metadata(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Choice:
         document: dict[str, Any] = {"pilot": [vars(trial) for trial in self.trials]} if self.trials else {}
         if self.length_scales is not None:
             scales = [float(each) for each in self.length_scales]
-            document["binning"] = {"length_scales": scales, "growth": self.growth}
+            document["binning"] = {"length_scales": scales, "growth": self.growth, "mixed": self.mixed}
         return {**document, **self.notes}
 
 

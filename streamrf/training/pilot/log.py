@@ -85,7 +85,7 @@ class TrialLog:
         if self._binned is not None and self._binned.length_scales is not None:
             arrays[_BINNING] = self._binned.length_scales
             extra[_BINNING] = {
-                "recipe": self._binned.recipe.to_json(), "growth": self._binned.growth,
+                "recipe": self._binned.recipe.to_json(), "growth": self._binned.growth, "mixed": self._binned.mixed,
                 "trials": [vars(trial) for trial in self._binned.trials],
             }  # fmt: skip
         with self._clock.saving():
@@ -126,7 +126,8 @@ def _binned_of(document: Any, arrays: dict[str, np.ndarray]) -> Choice | None:
         return None
     trials = tuple(BinningTrial(**trial) for trial in document["trials"])
     recipe = Recipe.from_json(document["recipe"])
-    return Choice(recipe, trials, length_scales=arrays[_BINNING], growth=float(document["growth"]))
+    growth, mixed = float(document["growth"]), bool(document["mixed"])
+    return Choice(recipe, trials, length_scales=arrays[_BINNING], growth=growth, mixed=mixed)
 
 
 def pilot_place(checkpoint: AnyPath) -> str:

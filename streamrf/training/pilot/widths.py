@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.features.binning.map import BinningMap, GammaWidths, WidthLaw
+from streamrf.features.binning.map import BinningMap, GammaWidths, WidthLaw, mixed_scales
 from streamrf.features.binning.normal import BinningNormal, scores
 from streamrf.solvers.binning import default_bits
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
@@ -104,7 +104,7 @@ class WidthSearch:
         self.low, self.high = train.X.min(axis=0), train.X.max(axis=0)
         at_an_end = np.equal(train.X, self.low) | np.equal(train.X, self.high)
         self.two_valued = at_an_end.all(axis=0)
-        self.spread = _mean_gap(train.X)
+        self.spread = mean_gap(train.X)
         self.centre = train.Y.mean(axis=0)
         largest = np.maximum(np.abs(train.Y - self.centre).max(axis=0), np.finfo(np.float64).tiny)
         self.target_step = np.exp2(np.frexp(largest)[1] - float(_TARGET_BITS))
@@ -125,12 +125,13 @@ class WidthSearch:
 
     # -- one fit
 
-    def trial(self, length_scales: np.ndarray) -> WidthTrial:
+    def trial(self, length_scales: np.ndarray, *, mixed: bool = False, steps: int = PILOT_STEPS) -> WidthTrial:
         """Fit, stop when the held-out rows say so, and judge."""
         begun = time.monotonic()
         d, bits = len(length_scales), default_bits(len(self.train.X))
         bounds = self.low, self.high
-        map = BinningMap.draw(self.law, d, self.grids, bits, self.seed, metric=length_scales, bounds=bounds)
+        metric = grid_scales(length_scales, self.spread, self.grids, self.seed, mixed=mixed)
+        map = BinningMap.draw(self.law, d, self.grids, bits, self.seed, metric=metric, bounds=bounds)
         normal = BinningNormal([map.indices(self.train.X, threads=self.threads)], map.buckets, self.threads)
         unseen = map.indices(self.held_out.X, threads=self.threads)
         ridge = self.ridge * self.grids
@@ -139,7 +140,7 @@ class WidthSearch:
             return scores(unseen, normal.occupied.expand(V, np.float32), self.threads).T
 
         cg = ConjugateGradients.begin(normal, self._right_hand_side(normal), ridge, jacobi(normal.diagonal, ridge))
-        best = cg.run(PILOT_STEPS, score=lambda V: self._error(deviations(V)))
+        best = cg.run(steps, score=lambda V: self._error(deviations(V)))
         predicted = deviations(best)
         table = normal.occupied.expand(best, np.float32)
         bins = best.shape[1] / self.grids
@@ -239,6 +240,11 @@ class WidthSearch:
         return float(np.exp(np.clip(vertex, logs[0], logs[-1])))
 
 
+def grid_scales(length_scales: np.ndarray, spread: np.ndarray, grids: int, seed: int, *, mixed: bool) -> np.ndarray:
+    """The length scales of each grid; a column matters by how many bins it is cut into."""
+    return mixed_scales(length_scales, spread / length_scales, grids, seed) if mixed else length_scales
+
+
 def few_outputs(Y: np.ndarray, most: int = MOST_OUTPUTS, seed: int = 0) -> np.ndarray:
     """Targets (n, k) as at most so many: random sums and differences of them, which need the same columns."""
     if Y.shape[1] <= most:
@@ -278,7 +284,7 @@ def _error_of(trial: WidthTrial) -> float:
     return trial.error
 
 
-def _mean_gap(X: np.ndarray, partners: int = 4) -> np.ndarray:
+def mean_gap(X: np.ndarray, partners: int = 4) -> np.ndarray:
     """Mean absolute difference of two random rows, column by column, each row with a few others."""
     shifts = (len(X) * (i + 1) // (partners + 1) for i in range(partners))
     return np.mean([np.abs(X - np.roll(X, by, axis=0)).mean(axis=0, dtype=np.float64) for by in shifts], axis=0)
