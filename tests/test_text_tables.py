@@ -21,7 +21,9 @@ from streamrf.data.cache import FOLDER, Reading
 from streamrf.data.columns import Handling
 from streamrf.data.open import open_source, readable
 from streamrf.data.readers import base
-from streamrf.data.readers.csv import CsvBatches
+from streamrf.data.readers.base import Lines, Unfit
+from streamrf.data.readers.csv import SLICE, CsvBatches, CsvParser, CsvReading, leading_zeros
+from streamrf.data.readers.dialect import Dialect
 from streamrf.data.readers.jsonl import JsonLinesBatches
 from streamrf.support import errors
 from streamrf.support.progress import Reporter
@@ -67,6 +69,48 @@ def test_what_could_mean_two_things_stays_text_and_is_told(case, tmp_path):
     table, notes = parquet_of(written(tmp_path, text))
     assert table.column(0).to_pylist() == values
     assert sentence is None or any(sentence in note for note in notes), notes
+
+
+ODD = (
+    "1", "-2.5", "007", "-007", "+007", " 8", "9 ", " 010", "\t011", '"12"', '" 013"', '"014 "', "0", "0.5", "-0.5",
+    "00", "0x1F", "-0x1F", "1e5", "inf", "-inf", "nan", "", " ", "NA", " NA", "?", "x", "1,5", "+3", "1_000", "\u00a04",
+    "4\u00a0", "99999999999999999999", "1.", ".5", "true", "2021-01-05", "a, 05",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64()], ids=str)
+def test_numbers_are_read_as_their_text_says(kind, monkeypatch):
+    """Columns of numbers are parsed at once where no value looks odd: the same values and refusals as of the text."""
+
+    def read(cell, *, first):
+        quoted = cell if cell.startswith('"') or "," not in cell else f'"{cell}"'
+        cells = (quoted, "5") if first else ("5", quoted)
+        lines = Lines(1, "".join(f"{each},word \n" for each in (*cells, "6")).encode())
+        kinds = [pa.field("number", kind), pa.field("text", pa.string())]
+        try:
+            return (
+                CsvParser(Dialect(",", ("number", "text"), True), "here", CsvReading.of())
+                .table(lines, kinds)
+                .to_pydict()
+            )
+        except Unfit as error:
+            return str(error)
+
+    cases = [(cell, first) for cell in ODD for first in (True, False)]
+    at_once = [str(read(cell, first=first)) for cell, first in cases]
+    with monkeypatch.context() as patch:
+        patch.setattr(CsvParser, "_numbers", lambda self, lines, kinds: None)
+        assert at_once == [str(read(cell, first=first)) for cell, first in cases]
+    assert "'007' in column" in at_once[cases.index(("007", True))]
+    assert "'number': [8" in at_once[cases.index((" 8", True))]
+
+
+def test_a_zero_in_front_is_found_wherever_it_stands():
+    for text in ("01,2\n", "1,02\n", "1,-02\n", "1,   +02\n", '1,"02"\n', "1;2\n1; 02\n", "1|0x5\n"):
+        assert leading_zeros(text.encode(), next(c for c in ";|," if c in text)), text
+        assert leading_zeros(b"1,2\n" * SLICE + text.encode(), next(c for c in ";|," if c in text)), text
+    for text in ("0,0.5\n", "-0.5,10\n", "1,0\n", "2021-01-05 00:07,100\n", "1.05,1e05\n"):
+        assert not leading_zeros(text.encode(), ","), text
 
 
 def test_an_option_reads_decimal_commas_and_dates_in_any_order(tmp_path):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import io
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -27,6 +26,7 @@ from streamrf.data.readers.base import (
     line_blocks,
     silent,
 )
+from streamrf.data.readers.dialect import INDEX, Dialect, find_dialect
 from streamrf.data.readers.text_types import (
     NULLS,
     ORDER,
@@ -43,11 +43,10 @@ from streamrf.data.readers.text_types import (
 )
 from streamrf.support.errors import DataError, InputError
 
-DELIMITERS = (",", "\t", ";", "|")
-_NAMED = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "space": " ", "pipe": "|"}
 _SAMPLE_LINES = 50  # that tell the delimiter
-INDEX = "__index_level_0__"  # as pandas calls it in parquet: row numbers, and no feature
 _BLANKS = tuple(bytes([code]) for code in (0x20, 0x09, 0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x1F))
+_SPACE, _MINUS, _ZERO = b" -0"
+SLICE = 1 << 16  # bytes that are looked at together: what is made of them stays in the cache
 
 
 class CsvBatches(TextReader):
@@ -260,14 +259,26 @@ class CsvParser:
     def texts(self, lines: Lines, names: Sequence[str] | None = None) -> pa.Table:
         """Columns as text, trimmed, nulls as such."""
         table = self._read(lines, list(names or self.dialect.names))
+        return self._trimmed(table, lines)
+
+    def _trimmed(self, table: pa.Table, lines: Lines) -> pa.Table:
+        """Text without blanks around it, and null where it is then one of the words for that."""
         if lines.text.isascii() and not any(blank in lines.text for blank in _BLANKS):
             return table
-        return pa.table({name: plain_text(table.column(name), self._null_set) for name in table.column_names})
+        for place, values in enumerate(table.columns):
+            trimmed = pc.utf8_trim_whitespace(values) if values.type == TEXT else values
+            if not trimmed.equals(values):
+                known = pc.if_else(pc.is_in(trimmed, value_set=self._null_set), pa.scalar(None, TEXT), trimmed)
+                table = table.set_column(place, table.field(place), known)
+        return table
 
     def table(self, lines: Lines, kinds: Sequence[pa.Field], *, lenient: bool = False) -> pa.Table:
         """Columns of these types; ``lenient`` where a model says what they are, and not their own values."""
-        texts, columns = self.texts(lines, [kind.name for kind in kinds]), {}
+        texts, columns = self._numbers(lines, kinds) or self.texts(lines, [kind.name for kind in kinds]), {}
         for kind in kinds:
+            if texts.column(kind.name).type == kind.type != TEXT:
+                columns[kind.name] = texts.column(kind.name)
+                continue
             values = texts.column(kind.name).combine_chunks()
             found = parsed(values, kind, self._decimal)
             if found is None and lenient:
@@ -276,6 +287,17 @@ class CsvParser:
                 raise self._wrong(values, kind, lines)
             columns[kind.name] = found
         return pa.table(columns)
+
+    def _numbers(self, lines: Lines, kinds: Sequence[pa.Field]) -> pa.Table | None:
+        """Columns of numbers as such, others as text; None where some value must be looked at as it is written."""
+        numbers = {kind.name: kind.type for kind in kinds if kind.type in (pa.int64(), pa.float64())}
+        if self._decimal != "." or not numbers or leading_zeros(lines.text, self.dialect.delimiter):
+            return None
+        try:
+            table = self._read_as(lines, {kind.name: numbers.get(kind.name, TEXT) for kind in kinds})
+        except pa.ArrowInvalid:
+            return None
+        return self._trimmed(table, lines)
 
     def _lenient(self, values: pa.Array, kind: pa.Field) -> pa.Array | None:
         if kind.type not in _ALSO:
@@ -306,26 +328,25 @@ class CsvParser:
             bad.append(row)
             return "error"
 
-        types = dict.fromkeys(names, TEXT)
         try:
             lines.text.decode()  # pyarrow prints a traceback of its own for a wrong row that is not UTF-8
-            return pa.csv.read_csv(
-                io.BytesIO(lines.text),
-                pa.csv.ReadOptions(
-                    column_names=self.dialect.names, use_threads=False, block_size=max(1024, len(lines.text) + 1)
-                ),
-                pa.csv.ParseOptions(
-                    delimiter=self.dialect.delimiter, newlines_in_values=True, invalid_row_handler=refuse
-                ),
-                pa.csv.ConvertOptions(
-                    column_types=types, include_columns=names, null_values=self._nulls, strings_can_be_null=True
-                ),
-            )
+            return self._read_as(lines, dict.fromkeys(names, TEXT), invalid_row_handler=refuse)
         except UnicodeDecodeError as error:
             line = lines.first + lines.text.count(b"\n", 0, error.start)
             raise _not_utf8(self._where, f"line {line:,}") from error
         except pa.ArrowInvalid as error:
             raise self._ragged(bad[0], lines) if bad else self._unreadable(error, lines) from error
+
+    def _read_as(self, lines: Lines, types: dict[str, pa.DataType], **parsing: Any) -> pa.Table:
+        size, delimiter = max(1024, len(lines.text) + 1), self.dialect.delimiter
+        return pa.csv.read_csv(
+            io.BytesIO(lines.text),
+            pa.csv.ReadOptions(column_names=self.dialect.names, use_threads=False, block_size=size),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, **parsing),
+            pa.csv.ConvertOptions(
+                column_types=types, include_columns=list(types), null_values=self._nulls, strings_can_be_null=True
+            ),
+        )
 
     def _unreadable(self, error: Exception, lines: Lines) -> DataError:
         if "UTF8" in str(error):
@@ -340,57 +361,22 @@ class CsvParser:
         )
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How a CSV file is written. ``names`` are those of the first line, or c0, c1, ... where it holds values."""
-
-    delimiter: str
-    names: tuple[str, ...]
-    has_header: bool
-
-
-def find_dialect(sample: str, where: str, delimiter: str | None = None, header: bool | None = None) -> Dialect:
-    """Found from the first lines: the delimiter that cuts them alike; a first line without a number holds names."""
-    chosen = _delimiter(delimiter) if delimiter else max(DELIMITERS, key=lambda each: _score(sample, each))
-    fields = [field.strip() for field in next(csv.reader(io.StringIO(sample), delimiter=chosen), [])]
-    if not any(fields):
-        raise DataError(f"{where} begins with an empty line: it must hold names or values")
-    named = not any(map(_is_number, fields)) if header is None else header
-    if not named:
-        return Dialect(chosen, tuple(f"c{i}" for i in range(len(fields))), False)
-    names = [name or (f"column {i + 1}" if i else INDEX) for i, name in enumerate(fields)]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(
-            f"the first line of {where} names the column '{twice[0]}' twice: every column needs a name of its own (or"
-            " `header=False`)"
-        )
-    return Dialect(chosen, tuple(names), True)
+def leading_zeros(text: bytes, delimiter: str) -> bool:
+    """Whether some value begins with a zero before another digit or an x, perhaps after blanks and a sign."""
+    letters, ends = np.frombuffer(text, np.uint8), _table(delimiter.encode() + b'\r\n"')
+    blank = (np.arange(256) <= _SPACE) & ~ends
+    found = [np.zeros(int(text[:1] == b"0" and text[1:2] >= b"0"), np.int64)]
+    for start in range(0, len(text), SLICE):
+        part = letters[start : start + SLICE + 2]
+        opens = (part[:-2] <= _MINUS) | (part[:-2] == ord(delimiter))  # ends, blanks, signs, and little else
+        found.append(np.flatnonzero((part[1:-1] == _ZERO) & (part[2:] >= _ZERO) & opens) + start + 1)
+    before = np.concatenate(found) - 1
+    before -= _table(b"+-")[letters[before]] & (before >= 0)
+    while (step := blank[letters[before]] & (before >= 0)).any():
+        before -= step
+    return bool((ends[letters[before]] | (before < 0)).any())
 
 
-def _score(sample: str, delimiter: str) -> tuple[bool, int]:
-    """Whether all records have as many fields as the first, more than one, and how many that is."""
-    counts = [len(fields) for fields in csv.reader(io.StringIO(sample), delimiter=delimiter) if fields]
-    whole = counts[:-1] or counts  # the last may have been cut
-    return bool(counts) and counts[0] > 1 and len(set(whole)) == 1, counts[0] if counts else 0
-
-
-def _delimiter(text: str) -> str:
-    found = _NAMED.get(text, text)
-    if len(found) != 1:
-        raise InputError(f"`delimiter={text!r}`: must be one character, or {', '.join(_NAMED)}")
-    return found
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
-
-
-def plain_text(values: pa.Array | pa.ChunkedArray, nulls: pa.Array) -> pa.Array | pa.ChunkedArray:
-    """Text without blanks around it, and null where it is one of the words for that."""
-    trimmed = pc.utf8_trim_whitespace(values)
-    return pc.if_else(pc.is_in(trimmed, value_set=nulls), pa.scalar(None, TEXT), trimmed)
+def _table(letters: bytes) -> np.ndarray:
+    """(256,) whether a byte is one of these."""
+    return np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(letters, np.uint8))

@@ -1,0 +1,64 @@
+"""How a CSV file is written, found from its first lines: the delimiter, and the names of columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from dataclasses import dataclass
+
+from streamrf.support.errors import DataError, InputError
+
+DELIMITERS = (",", "\t", ";", "|")
+_NAMED = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "space": " ", "pipe": "|"}
+INDEX = "__index_level_0__"  # as pandas calls it in parquet: row numbers, and no feature
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is written. ``names`` are those of the first line, or c0, c1, ... where it holds values."""
+
+    delimiter: str
+    names: tuple[str, ...]
+    has_header: bool
+
+
+def find_dialect(sample: str, where: str, delimiter: str | None = None, header: bool | None = None) -> Dialect:
+    """Found from the first lines: the delimiter that cuts them alike; a first line without a number holds names."""
+    chosen = _delimiter(delimiter) if delimiter else max(DELIMITERS, key=lambda each: _score(sample, each))
+    fields = [field.strip() for field in next(csv.reader(io.StringIO(sample), delimiter=chosen), [])]
+    if not any(fields):
+        raise DataError(f"{where} begins with an empty line: it must hold names or values")
+    named = not any(map(_is_number, fields)) if header is None else header
+    if not named:
+        return Dialect(chosen, tuple(f"c{i}" for i in range(len(fields))), False)
+    names = [name or (f"column {i + 1}" if i else INDEX) for i, name in enumerate(fields)]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(
+            f"the first line of {where} names the column '{twice[0]}' twice: every column needs a name of its own (or"
+            " `header=False`)"
+        )
+    return Dialect(chosen, tuple(names), True)
+
+
+def _score(sample: str, delimiter: str) -> tuple[bool, int]:
+    """Whether all records have as many fields as the first, more than one, and how many that is."""
+    counts = [len(fields) for fields in csv.reader(io.StringIO(sample), delimiter=delimiter) if fields]
+    whole = counts[:-1] or counts  # the last may have been cut
+    return bool(counts) and counts[0] > 1 and len(set(whole)) == 1, counts[0] if counts else 0
+
+
+def _delimiter(text: str) -> str:
+    found = _NAMED.get(text, text)
+    if len(found) != 1:
+        raise InputError(f"`delimiter={text!r}`: must be one character, or {', '.join(_NAMED)}")
+    return found
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
