@@ -205,13 +205,13 @@ def test_the_pilot_says_how_far_it_is():
     assert shown.stages["solving"][-1] == 1.0
 
 
-@pytest.mark.parametrize("terminal", ["xterm-256color", "dumb"])
-def test_a_terminal_gets_a_bar_and_a_dumb_one_lines(tmp_path, terminal):
-    data = write_zarr(tmp_path / "rows.zarr", *smooth(60_000), chunk=20_000)
+def on_terminal(*arguments, terminal="xterm-256color", both=False):
+    """What a command says on a terminal, on standard output too if ``both``."""
     main, other = pty.openpty()
-    command = [sys.executable, "-m", "streamrf", "train", data, *FAST, "--out", str(tmp_path / "m.model")]
+    command = [sys.executable, "-m", "streamrf", *map(str, arguments)]
     environment = {**os.environ, "TERM": terminal, "NO_COLOR": "1", "COLUMNS": "160"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=other, cwd=PROJECT, env=environment)
+    out = other if both else subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=out, stderr=other, cwd=PROJECT, env=environment)
     os.close(other)
     said = io.BytesIO()
     while True:
@@ -221,11 +221,25 @@ def test_a_terminal_gets_a_bar_and_a_dumb_one_lines(tmp_path, terminal):
             break
     assert process.wait() == 0
     os.close(main)
-    text = said.getvalue().decode()
+    return said.getvalue().decode()
+
+
+@pytest.mark.parametrize("terminal", ["xterm-256color", "dumb"])
+def test_a_terminal_gets_a_bar_and_a_dumb_one_lines(tmp_path, terminal):
+    data = write_zarr(tmp_path / "rows.zarr", *smooth(60_000), chunk=20_000)
+    text = on_terminal("train", data, *FAST, "--out", tmp_path / "m.model", terminal=terminal)
     assert ("training: 60,000 of 60,000 rows" in text) == (terminal == "dumb")
     assert ("\rtraining ━" in text) == (terminal != "dumb")
     assert ("━" in text) == (terminal != "dumb")
     assert not re.search(r"\x1b\[[0-9;]*3[1-7]m", text)  # NO_COLOR is heeded
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
+def test_a_warning_shows_once_on_a_terminal(tmp_path, quiet):
+    X, _ = smooth(2000)
+    data = write_zarr(tmp_path / "rows.zarr", X, X[:, 0] * 1.0, chunk=2000)
+    options = (*FAST, "--length-scale", "0.2", "--out", tmp_path / "m.model", *quiet)
+    assert on_terminal("train", data, *options, both=True).count("plain linear ridge") == 1
 
 
 def test_speeds_are_of_the_last_intervals(monkeypatch):

@@ -24,6 +24,7 @@ from streamrf.statistics.intervals import Judges, mean_interval, number_interval
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.plan import plan_run, replan
 from streamrf.training.run import Settings, Training, train
 from streamrf.training.update.statistics import Statistics
 
@@ -328,6 +329,32 @@ def test_a_column_of_a_table_decides_wherever_it_is(column, tmp_path):
     assert Model.load(tmp_path / "a.model").metadata["split"]["key"] == "group"
     late = done("train", tmp_path / "t.parquet", *options, "--holdout-after", "day=50", "--out", tmp_path / "b.model")
     assert late.json["holdout"]["rows"] == (group > 50).sum()
+
+
+@pytest.mark.parametrize("categories", ["onehot", "target", "ordinal"])
+def test_a_category_is_a_feature_and_keeps_its_rows_together(categories, tmp_path):
+    X, y, group = grouped(400)
+    columns = {f"x{i}": X[:, i] for i in range(5)} | {"y": y, "patient": [f"p{g}" for g in group]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=90)
+    source = open_source(tmp_path / "t.parquet", columns=Handling(categories=categories), holdout_by="patient")
+    trained = train(source, FIXED.with_(D=20, holdout=0.2), ALONE)
+    assert any("patient" in name for name in trained.model.feature_names)
+    roles = Split.from_json(trained.model.metadata["split"]).roles(trained.source.read(Span(0, 400)))
+    assert set(roles.tolist()) == {FIT, CHOOSE, JUDGE}
+    assert all(len(set(roles[group == each].tolist())) == 1 for each in range(60))
+
+
+def test_the_plan_has_room_for_the_order_of_rows_and_for_rows_kept_of_folds():
+    X, y, group = grouped()
+    sizes = {"outputs": 1, "threads": 1, "budget": None}
+    late, plain = (plan_run(source, FIXED, **sizes) for source in (open_source((X, y), holdout_after=group),
+                                                                  open_source((X, y))))  # fmt: skip
+    assert (late.bytes["order of rows"], plain.bytes["order of rows"]) == (8 * 1200, 0)
+    assert plain.folds
+    classes = replan(plain, classes=True)
+    judges = 1200 * 3 // 10  # a fifth, and a tenth that would choose
+    share = plain.bytes["hold-out rows"] / judges
+    assert classes.bytes["hold-out rows"] == pytest.approx(share * (judges + 1200), rel=1e-6)
 
 
 def test_estimators_take_groups():

@@ -15,8 +15,8 @@ MAIN = ("rmse", "error", "log_loss")
 BESIDE = {"rmse": ("r2",), "error": ("log_loss", "auc")}
 
 
-def show(report: dict[str, Any], *, verbose: bool = False) -> None:
-    """The `--json` object of a run as a table for people."""
+def show(report: dict[str, Any], *, verbose: bool = False, warned: bool = False) -> None:
+    """The `--json` object of a run as a table for people, without warnings that they have just seen."""
     seconds, memory = report["seconds"], report["memory"]
     print_table([
         ("model", report["model"]),
@@ -31,7 +31,7 @@ def show(report: dict[str, Any], *, verbose: bool = False) -> None:
                    f" budget {format_bytes(memory['budget'])}"),
         *([("statistics", report["statistics_digest"][:16])] if verbose else []),
         *([("report", report["report"])] if report.get("report") else []),  # a strict forget draws none
-        *(("warning", in_flags(text)) for text in report.get("warnings", ())),
+        *(("warning", in_flags(text)) for text in ([] if warned else report.get("warnings", ()))),
         ("next", f"streamrf predict {shlex.quote(report['model'])} NEW_DATA --out predictions.parquet"),
     ])  # fmt: skip
 

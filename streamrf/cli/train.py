@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,8 @@ def train_command(data: tuple[str, ...], **options: Any) -> None:
     else:
         from streamrf.cli.summary import show
 
-        show(report, verbose=options["verbose"])
+        same = sys.stdout.isatty() and sys.stderr.isatty()  # the run itself has told there
+        show(report, verbose=options["verbose"], warned=same and not options["quiet"])
 
 
 def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:

@@ -78,7 +78,10 @@ class Keyed(SourceWrapper):
     def bounds(self, split: Split) -> tuple[Split, int]:
         """The split with the values from which on rows judge and choose, and how many rows do either. Rows of one value
         stay together."""
-        keys = np.sort(np.concatenate([self._column_keys(span) for span in work_spans(self, READ_ROWS, READ_BYTES)]))
+        keys = np.empty(self.n_rows, np.uint64)
+        for span in work_spans(self, READ_ROWS, READ_BYTES):
+            keys[span.start : span.stop] = self._column_keys(span)
+        keys.sort()  # in place: the plan has room for one copy
         n = len(keys)
         if self.after is not None:
             judges = n - int(np.searchsorted(keys, ordered(np.array([self.after]))[0], "right"))

@@ -103,8 +103,11 @@ def _key_column(data: Data, table: Source, choice: Choice, asked: Any) -> Source
         return array_column(asked)
     if table.feature_names and asked in table.feature_names:
         return table.feature_names.index(asked)
-    if table.columns is not None and asked in table.columns.names:
-        raise InputError(f"'{asked}' is coded as a category: set `exclude={asked!r}` to hold rows out by it")
+    if table.columns is not None and asked in table.columns.names:  # its own values are read beside its code
+        others = tuple(column for column in table.columns.columns if column.name != asked)
+        if not others:
+            raise InputError(f"'{asked}' is the only feature: rows held out by it would have nothing to be told by")
+        choice = replace(choice, columns=replace(table.columns, columns=others))
     rest = [name for name in (*names_of(choice.exclude), *names_of(choice.target or choice.y)) if name != asked]
     return _open(data, replace(choice, exclude=rest, y=asked, target=None, need_targets=True))
 

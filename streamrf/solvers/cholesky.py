@@ -76,7 +76,8 @@ class Cholesky(Solver):
             sizes, sizes.budget - sizes.reserved - parts["statistics"].bytes, (PASS,)
         )
         why = f"the {D} x {D} system fits in memory, and one pass of exact sums solves it for every lambda"
-        parts |= {**reading, **holdout_parts(sizes)}
+        folded = min(sizes.rows, HOLDOUT_ROWS) if folds and sizes.classes else 0  # which calibrate: see kept_share
+        parts |= {**reading, **holdout_parts(sizes, folded=folded)}
         return Plan(sizes, cls.name, why, parts, 1 + sizes.scaling_passes, span_rows, span_bytes, folds=folds)
 
     @classmethod

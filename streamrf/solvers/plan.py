@@ -214,10 +214,11 @@ def reading_parts(
     return {"reading": Part(read, stages, SMALLER_CHUNKS)}, span_rows, span_bytes
 
 
-def holdout_parts(sizes: Sizes, *, extra: int = 0) -> dict[str, Part]:
-    """The rows held out (``extra`` bytes each beside inputs and targets), and what judging by them takes."""
-    row = 8 * sizes.outputs + 16 + 8 * sizes.source.n_features + extra
+def holdout_parts(sizes: Sizes, *, extra: int = 0, folded: int = 0) -> dict[str, Part]:
+    """The rows held out (``extra`` bytes each beside inputs and targets) and ``folded`` others that are kept of folds,
+    and what judging by all of them takes."""
+    row, rows = 8 * sizes.outputs + 16 + 8 * sizes.source.n_features + extra, sizes.held_out + folded
     return {
-        "hold-out rows": Part(sizes.held_out * row, (PASS, SOLVE), FEWER_HELD_OUT),
-        "judging": Part(sizes.held_out * 8 * sizes.outputs * SCORE_COPIES, (SOLVE,), FEWER_HELD_OUT),
+        "hold-out rows": Part(rows * row, (PASS, SOLVE), FEWER_HELD_OUT),
+        "judging": Part(rows * 8 * sizes.outputs * SCORE_COPIES, (SOLVE,), FEWER_HELD_OUT),
     }

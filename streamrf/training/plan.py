@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamrf.data.source import Source
+from streamrf.data.split import ORDER
 from streamrf.features.settings import BINNING
 from streamrf.recipe import ANY, AUTO, NONE, Recipe
 from streamrf.solvers.base import Solver
@@ -17,6 +18,7 @@ from streamrf.support.errors import InputError
 from streamrf.support.units import format_bytes, format_seconds
 from streamrf.training.pilot.choice import PILOT_D, RIDGES, binning_bytes, budget_seconds, learning_bytes, sample_rows
 
+HOLD_OUT_GROUPS = "hold out groups with `holdout_by` instead of the last rows"
 WORTH_SAYING = 5.0  # seconds
 WORTH = 0.5  # of the preferred solver's time: its sums allow update, forget and merge, so a tie is not enough
 SHORT = 300.0  # seconds that the preferred solver may take without a second thought: so much its sums are worth
@@ -120,6 +122,7 @@ def _pilot_parts(sizes: Sizes, recipe: Recipe) -> dict[str, Part]:
     return {
         "pilot": Part(max(trials, learning), (PILOT,), cure),
         "sample": Part(sample, (PILOT,), SMALLER_CHUNKS),
+        "order of rows": Part(8 * sizes.rows if source.holdout_key == ORDER else 0, (PILOT,), HOLD_OUT_GROUPS),
     }
 
 
