@@ -17,14 +17,14 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 PROBE = """(() => {
   const wide = [...document.querySelectorAll('body *')].filter(e => !e.closest('svg') && !e.closest('.scroll') &&
     e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.tagName);
-  const flat = [...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().height < 40).length;
+  const flat = [...document.querySelectorAll('figure svg')].filter(s => s.getBoundingClientRect().height < 40).length;
   const ids = [...document.querySelectorAll('[id]')].map(e => e.id);
   const ink = getComputedStyle(document.body);
   return JSON.stringify({wide, flat, twice: ids.filter((id, i) => ids.indexOf(id) !== i).slice(0, 5),
     scroll: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     pictures: document.querySelectorAll('figure svg').length, titles: document.querySelectorAll('svg > title').length,
     background: ink.backgroundColor, color: ink.color,
-    text: getComputedStyle(document.querySelector('svg text') || document.body).fill,
+    text: getComputedStyle(document.querySelector('figure svg text') || document.body).fill,
     headings: [...document.querySelectorAll('h2')].map(h => h.textContent),
     broken: [...document.querySelectorAll('nav a[href^="#"]')].filter(a =>
       !document.getElementById(decodeURIComponent(a.hash.slice(1)))).length});
@@ -70,6 +70,8 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        # Every page is opened as if for the first time: one that remembers a light look would not turn dark.
+        self.call("Page.addScriptToEvaluateOnNewDocument", source="try { localStorage.clear() } catch {}")
 
     def call(self, method: str, **params: Any) -> Any:
         """Send a command and wait for its answer; events on the way are kept."""

@@ -112,10 +112,13 @@ def test_progress_is_printed_for_those_who_ask(capsys):
     assert said.err == ""
 
 
-def test_models_have_html(fitted):
+def test_models_have_html_and_one_line(fitted):
     html = fitted.model_._repr_html_()
     assert "<th style='text-align:left'>hold-out rmse</th>" in html
     assert "gaussian" in html
     trained = streamrf.train(smooth(200), Recipe(D=16, pilot="none"))
     assert trained._repr_html_() == trained.model._repr_html_()
+    assert repr(trained) == repr(trained.model)
+    assert "rows 200, inputs" in repr(trained)
+    assert len(repr(trained).splitlines()) == 1
     assert "<style" in fitted._repr_html_()  # scikit-learn's own

@@ -14,6 +14,7 @@ from test_docs import load_script
 import streamrf
 
 DOCS = PROJECT / "docs"
+EXAMPLES = [f"examples/{notebook.stem}" for notebook in sorted((DOCS / "examples").glob("*.ipynb"))]
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,30 @@ def test_every_page_is_there(site):
     assert home.count('href="tutorial.html"') >= 1
 
 
-@pytest.mark.parametrize("page", ["index", "tutorial", "cli", "api", "how-it-works"])
+@pytest.mark.parametrize("page", ["index", "tutorial", "cli", "api", "how-it-works", *EXAMPLES])
 def test_pages_need_nothing_from_elsewhere(site, browser, page):
     seen = browser.open(site / f"{page}.html")
     assert [url for url in seen["requests"] if not url.startswith("file://")] == []
     assert [line for line in seen["complaints"] if "error" in line.lower()] == []
     assert seen["scroll"] == 0
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_pictures_of_notebooks_suit_light_dark_and_narrow(site, browser, page):
+    light, dark, narrow = (browser.open(site / f"{page}.html", **look) for look in ({}, {"dark": True}, {"width": 400}))
+    assert light["pictures"] >= 2
+    assert light["flat"] == narrow["flat"] == 0
+    assert light["twice"] == []
+    assert narrow["scroll"] == 0
+    assert light["text"] != dark["text"]  # the ink of the page
+
+
+def test_links_to_notebooks_lead_to_their_pages(site):
+    home = (site / "index.html").read_text(encoding="utf-8")
+    for page in EXAMPLES:
+        assert f'href="{page}.html"' in home
+        assert f'href="{page}.ipynb"' not in home
+        assert (site / f"{page}.ipynb").exists()
 
 
 @pytest.fixture(scope="module")
@@ -62,4 +81,6 @@ def test_the_reference_of_python_is_complete():
 
 def test_the_navigation_has_every_page_once():
     listed = re.findall(r"^ +- [^:]+: (\S+\.md)$", (PROJECT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    assert sorted(listed) == sorted(
+        [*(f"{page}.md" for page in EXAMPLES), *(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))]
+    )

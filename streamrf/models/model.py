@@ -147,22 +147,30 @@ class Model(UntrainedModel):
         """(n, classes)."""
         return self.predictor.probabilities(scores)
 
-    def _repr_html_(self) -> str:
-        """A small table for notebooks."""
+    def _facts(self) -> dict[str, str]:
+        """What a person wants to see first."""
         recipe, found = self.recipe, self.metadata.get("holdout") or {}
-        rows = {"task": self.coding.describe(), "rows": self.metadata.get("rows"), "inputs": self.n_inputs}
-        rows |= {
+        facts = {"task": self.coding.describe(), "rows": self.metadata.get("rows"), "inputs": self.n_inputs}
+        facts |= {
             "map": recipe.map,
             "features": self.map.n_features,
             "kernel": recipe.kernel,
             "lambda": self.weights.ridge,
         }
-        rows |= {
+        facts |= {
             f"hold-out {name.replace('_', ' ')}": found.get(name) for name in ("rmse", "r2", "error", "log_loss", "auc")
         }
-        shown = {name: f"{v:.5g}" if isinstance(v, float) else str(v) for name, v in rows.items() if v is not None}
+        return {name: f"{v:.5g}" if isinstance(v, float) else str(v) for name, v in facts.items() if v is not None}
+
+    def __repr__(self) -> str:
+        return f"<streamrf model: {', '.join(f'{name} {text}' for name, text in self._facts().items())}>"
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
         left = "style='text-align:left'"
-        lines = (f"<tr><th {left}>{name}</th><td {left}>{escape(text)}</td></tr>" for name, text in shown.items())
+        lines = (
+            f"<tr><th {left}>{name}</th><td {left}>{escape(text)}</td></tr>" for name, text in self._facts().items()
+        )
         return f"<table><caption>streamrf model</caption>{''.join(lines)}</table>"
 
     def save(self, path: str | Path, *, state: GramState | None = None, overwrite: bool = False) -> None:

@@ -193,8 +193,14 @@ def reporter_for(verbose: int) -> Reporter:
     """For Python: nothing, one updating line (1), or every detail (2), on standard output, which notebooks show."""
     if not verbose:
         return Reporter()
-    updates = sys.stdout.isatty() or "ipykernel" in sys.modules
+    updates = sys.stdout.isatty() or _in_notebook()
     return (LineReporter if updates else PlainReporter)(verbose=verbose > 1, stream=sys.stdout)
+
+
+def _in_notebook() -> bool:
+    """A running kernel, not only its package: programs that start kernels load that too."""
+    kernels = sys.modules.get("ipykernel.kernelapp")
+    return kernels is not None and kernels.IPKernelApp.initialized()
 
 
 def _short(value: Any) -> str:

@@ -94,6 +94,9 @@ class Trained:
     seconds: dict[str, float]
     source: Source  # with its columns coded as they were trained on
 
+    def __repr__(self) -> str:
+        return repr(self.model)
+
     def _repr_html_(self) -> str:
         return self.model._repr_html_()
 
