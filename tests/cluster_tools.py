@@ -29,6 +29,7 @@ FAST = {
     "distributed.worker.memory.spill": False,
     "distributed.admin.tick.limit": "1h",  # a busy machine is not worth a warning
     "distributed.worker.profile.enabled": False,
+    "distributed.deploy.lost-worker-timeout": "5 minutes",  # a busy machine restarts one later than Dask waits for it
 }
 
 
@@ -86,6 +87,7 @@ class Counts(Statistic[CountsState]):
     hunger: int = 0  # bytes kept for each block
     trace: str | None = None  # a folder
     hold: str | None = None  # a file that an update waits for, once it has eaten
+    ballast: bytes = b""  # what makes it large
 
     def zero(self) -> CountsState:
         return CountsState(np.zeros(self.rows, np.int64))

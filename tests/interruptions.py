@@ -3,7 +3,9 @@
 As a program (``python -m tests.interruptions``), a command of streamrf in a process of its own:
 
 - ``held FOLDER ARGS``: after its first save it makes FOLDER/held and waits for FOLDER/go;
-- ``killed PLACE COUNT ARGS``: it dies, as by kill -9, when it touches a file below PLACE for the COUNT-th time.
+- ``killed PLACE COUNT ARGS``: it dies, as by kill -9, when it touches a file below PLACE for the COUNT-th time;
+- ``killed-in-pilot`` and ``stopped-in-pilot COUNT ARGS``: it dies, or gets Ctrl-C, after the COUNT-th step of a pilot
+  that saves every step.
 """
 
 import os
@@ -65,12 +67,33 @@ def die_at(place, count):
     sys.addaudithook(audit)
 
 
+def end_in_the_pilot(number, count):
+    """A signal to this process once so many steps of searches are kept."""
+    from streamrf.training.pilot import log
+
+    log.SAVE_EVERY = 0.0
+    step, left = log.TrialLog._step, count
+
+    def counted(*args):
+        nonlocal left
+        made = step(*args)
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), number)
+        return made
+
+    log.TrialLog._step = counted
+
+
 def main():
     from streamrf.cli import main as command
 
     kind, where, *args = sys.argv[1:]
     if kind == "held":
         hold_after_a_save(Path(where))
+    elif kind in ("killed-in-pilot", "stopped-in-pilot"):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which background jobs of a shell ignore
+        end_in_the_pilot(signal.SIGKILL if kind == "killed-in-pilot" else signal.SIGINT, int(where))
     else:
         die_at(where, int(args.pop(0)))
     sys.argv = ["streamrf", *args]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -24,6 +25,7 @@ def s3_bucket() -> Iterator[str]:
         for name, value in environment(f"http://{host}:{port}").items():
             patch.setenv(name, value)
         s3fs.S3FileSystem.clear_instance_cache()
+        urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()  # servers share what they hold
         boto3.client("s3").create_bucket(Bucket=BUCKET)
         yield f"s3://{BUCKET}"
         s3fs.S3FileSystem.clear_instance_cache()

@@ -63,7 +63,8 @@ class SolverConformance:
     def plan(self, rows: int = ROWS, **changes: Any) -> Plan:
         X = np.broadcast_to(np.zeros((1, 3), np.float32), (rows, 3))
         source = Unread(X, np.broadcast_to(np.zeros(1), (rows,)), chunk_rows=10_000)
-        return plan_run(source, self.recipe.with_(**changes), outputs=1, threads=2, budget=4 * 2**30)
+        known = {"outputs": 1, "threads": 2, "budget": 4 * 2**30, "reserved": 2**28}  # what a process holds changes
+        return plan_run(source, self.recipe.with_(**changes), **known)
 
     def run(
         self, settings: Settings, reporter: Reporter | None = None, *, threads: int = 1, chunk_rows: int = 100

@@ -698,8 +698,7 @@ def test_inspect_shows_what_is_in(shelf, tmp_path):
 
 
 def test_a_budget_is_refused_before_statistics_are_read(shelf, monkeypatch):
-    monkeypatch.setattr(memory, "COMPILED", 0)
-    monkeypatch.setattr(memory.memory, "resident", lambda: 0)
+    monkeypatch.setattr(memory.memory, "reserved", lambda: 0)
     size = (shelf / "a.stats" / "statistics.safetensors").stat().st_size
     enough_for_one = int(3 * 1.08 * size) + 1
     memory.check_budget([shelf / "a.stats"], enough_for_one, states=1)

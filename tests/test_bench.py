@@ -17,7 +17,7 @@ from commands import PROJECT
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from benchlib import binning, contest, fuzz, growth, honest, ours, page
+from benchlib import binning, contest, faults, fuzz, growth, honest, ours, page, startup
 from benchlib.li import TABLE_3
 from benchlib.peers import __main__ as peers
 from benchlib.places import PAGE, RESULTS
@@ -40,6 +40,7 @@ ONLY = {
     "curve": "streamrf,loop",
     "train": "8-bits",
     "fuzz": "checkpoint,zarr",
+    "larger": "long zarr",
 }  # will do
 ON_PAGE = {name for name, _ in page.SECTIONS.values()}
 
@@ -61,6 +62,12 @@ def peer_here(context, task, name, python, settings, limit):
     return Ended(0, out.getvalue(), "", 1.0, 10**8, False)
 
 
+def command_here(context, folder, cache, *arguments):
+    if arguments != ("warm",):  # it has a test of its own
+        assert commands.streamrf(*arguments).code == 0
+    return 1.0
+
+
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory):
     """Runs a benchmark at toy size, once: the folder of results, and what it printed."""
@@ -76,6 +83,7 @@ def toys(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, quick_to_start():
         patch.setattr(ours, "streamrf", here)
         patch.setattr(contest, "_start", peer_here)
+        patch.setattr(startup, "alone", command_here)
         yield run_once
 
 
@@ -157,7 +165,14 @@ def test_cluster(toys):
     assert engines["overhead"] == engines["seconds"]["two workers"] / engines["seconds"]["two threads"]
     sizes = [(table["rows"], table["chunks"]) for table in chunks["tables"].values()]
     assert sizes == [(400, 2), (4000, 20), (4000, 2)]
-    assert all(limit in toys("cluster")[1] for limit in ("at least 1.8", "at most 1.15", "at most 1.3"))
+    collected = cells["collections"]
+    rates = collected["rows_per_second"]
+    assert collected["same_model"]
+    assert collected["parquet_recomputed"] == rates["parquet, recomputed"] / rates["parquet, path"]
+    assert collected["zarr_kept"] == rates["zarr, kept"] / rates["zarr, path"]
+    assert cells["adaptive"]["seconds_to_three"] > 0
+    limits = ("at least 1.9", "at most 1.15", "at most 1.2", "at least 0.8", "at most 20")
+    assert all(limit in toys("cluster")[1] for limit in limits)
     shown = CliRunner().invoke(bench.main, ["cluster", "--help"]).output
     assert "10,000 chunks against 100" in " ".join(shown.split())
 
@@ -167,6 +182,16 @@ def test_scaling(toys):
     assert sum(line.startswith("| --- |") for line in shown.splitlines()) == len(page.scaled.TABLES)
     assert "10 workers" in shown
     assert "docs/scaling.md" in CliRunner().invoke(bench.main, ["scaling", "--help"]).output
+
+
+def test_larger_than_memory(toys):
+    (cell,) = cells_of(toys, "larger").values()
+    assert cell["same bits"]
+    assert cell["rows"] / 4 <= cell["resumed from"] < cell["rows"]
+    assert cell["killed"] == "ended by signal SIGKILL"
+    assert cell["peak"] <= cell["budget"]
+    assert cell["points"][0][0] == 0
+    assert cell["rate against a loop"] > 0 < cell["rate against threads"]
 
 
 def test_learned_features(toys):
@@ -238,6 +263,18 @@ def test_a_change_that_ends_badly_is_said():
     assert fuzz.lines({"zarr": cell})[-1].startswith("NO   3 changes: hang 1, refused 2")
 
 
+def test_a_run_that_ends_badly_is_said():
+    def cell(kinds, outcome):
+        return {"kinds": kinds, "outcome": outcome, "told": "why", "command": "train", "engine": "local"}
+
+    cells = {"0": cell("killed, slow read", "killed, resumed"), "1": cell("killed", "right")}
+    assert faults.lines(cells)[0] == "killed: killed, resumed 1, right 1"
+    assert faults.lines(cells)[-1].startswith("yes  2 runs: killed, resumed 1, right 1 ")
+    found = faults.lines({**cells, "2": cell("Ctrl-C", "wrong bits")})
+    assert found[-2:][0] == "2: wrong bits: why"
+    assert found[-1].startswith("NO   3 runs")
+
+
 def test_solvers(toys):
     cells = cells_of(toys, "solvers")
     keys = {
@@ -284,9 +321,11 @@ def test_kept_results_name_no_folder_and_no_host():
 
 def test_exponents_are_those_of_a_power():
     cells = {f"rows/{n}": {"ok": True, "rows": n, "total": 3e-6 * n**1.5, "peak": 4e8} for n in (10, 100, 1000, 10_000)}
-    (first, second) = growth.sentences("rows", cells)
+    (first, second, third) = growth.sentences("rows", cells)
     assert first == "Time grows with rows to the power 1.50, memory to the power 0.00 (over the last three sizes)."
     assert second == "From 10 to 10,000 rows the peak goes from 400 to 400 MB."
+    assert third == "Between the last two sizes: time 1.50 (asked for: 1.00 ± 0.03, missed), memory 0.00" \
+                    " (asked for: 0.00 ± 0.02)."  # fmt: skip
 
 
 def test_a_better_peer_is_named():

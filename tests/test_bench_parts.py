@@ -10,7 +10,7 @@ from commands import PROJECT
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from benchlib import contest, larger, tables
+from benchlib import bare, contest, larger, memory, startup, tables
 from benchlib.context import Context
 from benchlib.machine import describe, version
 from benchlib.peers import PEERS, SEARCHES
@@ -18,6 +18,9 @@ from benchlib.peers import __main__ as peers
 from benchlib.peers.common import Cosines, Scaling, Sums, solved
 from benchlib.results import Results, read
 from benchlib.running import run
+
+from streamrf.data.open import open_source
+from streamrf.data.source import Span
 
 SETTINGS = {
     "D": 48, "scaling": "standard", "length_scale": 2.5, "ridge": 1e-4, "C": 10.0, "alpha": 1e-6, "eta0": 0.1,
@@ -131,7 +134,7 @@ def test_a_failure_is_one_line_without_folders():
 
 def test_a_peer_runs_in_a_process_of_its_own(small, tmp_path):
     context = Context(quick=True, work=tmp_path, results=tmp_path, threads=1)
-    task = contest.Task("small", tuple(small[2]), 2, 32, 4, limit=larger.LIMIT)
+    task = contest.Task("small", tuple(small[2]), 2, 32, 4, limit=memory.LIMIT)
     results = Results(tmp_path / "found.json", say=lambda line: None)
     cell = contest.compete(context, results, task, "loop-float64")
     assert cell["ok"], cell
@@ -175,3 +178,35 @@ def test_the_machine_is_described_without_its_name():
     assert found["memory"] > 1e8
     assert found["versions"]["numpy"] == np.__version__
     assert platform.node() not in json.dumps(found) or not platform.node()
+
+
+def test_a_command_has_kernels_of_its_own(tmp_path):
+    assert startup.alone(Context(), str(tmp_path), "kernels", "--version") > 0
+    with pytest.raises(RuntimeError, match="No such command"):
+        startup.alone(Context(), str(tmp_path), "kernels", "wram")
+
+
+@pytest.mark.parametrize(("name", "write"), [("t.zarr", bare.write_zarr), ("t.parquet", bare.write_parquet)])
+def test_large_tables_are_written_and_read_in_chunks(name, write, tmp_path):
+    write(tmp_path / name, 1300, 5, 100, 2)
+    assert [bare.read_all(tmp_path / name, threads) for threads in (0, 2)] == [1300, 1300]
+    bare.drop_all_pages(tmp_path / name)
+    source = open_source(tmp_path / name, **({"target": "y"} if name.endswith("parquet") else {}))
+    assert source.n_rows == 1300
+    for number, span in ((0, Span(0, 100)), (12, Span(1200, 1300))):
+        X, y = bare.block(number, 100, 5)
+        block = source.read(span)
+        assert np.array_equal(block.X, X)
+        assert np.array_equal(block.y, y)
+    assert len(np.unique(X * 256)) > 300
+    assert np.array_equal(X * 256, np.round(X * 256))
+
+
+def test_a_line_through_memory():
+    flat = [(rows, 10**9) for rows in range(0, 1000, 10)]
+    assert larger.line([(0, 10**8), *flat[5:]], 1000) == pytest.approx(
+        {"growth": 0, "bytes a million rows": 0}, abs=1e-3
+    )
+    grown = larger.line([(rows, 10**9 + 10**5 * rows) for rows in range(1000)], 1000)
+    assert grown == pytest.approx({"growth": 1e8 / 1.0549e9, "bytes a million rows": 1e11}, rel=1e-3)
+    assert len(larger.thinned(flat * 7)) <= larger.SHOWN

@@ -115,7 +115,8 @@ def test_few_outputs_keeps_few_and_mixes_many():
 
 def test_defaults_follow_the_rows():
     assert [default_bits(n) for n in (1, 1000, 41_157, 522_000, 10**9)] == [8, 8, 14, 17, 24]
-    assert [default_grids(n) for n in (1, 41_157, 100_000, 522_000)] == [400, 400, 200, 100]
+    assert [default_grids(n) for n in (1, 19_999, 41_157, 160_000, 522_000, 10**7)] == [400, 400, 800, 500, 153, 100]
+    assert [default_grids(n, 26) for n in (1, 41_157, 522_000)] == [400, 400, 100]
 
 
 def test_no_rows_are_refused():

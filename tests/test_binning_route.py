@@ -18,11 +18,12 @@ from streamrf.data.source import Block, Span
 from streamrf.data.split import JUDGE, Split
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
-from streamrf.solvers import binning
+from streamrf.solvers import bin_groups, binning
 from streamrf.solvers import binning as route
+from streamrf.solvers.bin_groups import mixing_signs
 from streamrf.solvers.binning import choose_cache, on_workers, table_of
 from streamrf.solvers.plan import CachePlan, Sizes
-from streamrf.support.errors import BudgetError, InputError
+from streamrf.support.errors import BudgetError, DataError, InputError
 from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.plan import plan_run
@@ -57,17 +58,18 @@ def test_many_steps_without_hold_out_rows_give_the_dense_solution(monkeypatch):
     centre = targets.mean(axis=0)
     wanted = np.linalg.solve(Z.T @ Z + 0.03 * 12 * np.eye(Z.shape[1]), Z.T @ (targets - centre))
     np.testing.assert_allclose(model.weights.intercept, centre, atol=1e-7)
-    np.testing.assert_allclose(model.weights.coefficients, wanted, atol=2e-6)
+    np.testing.assert_allclose(model.weights.coefficients, wanted, atol=2e-5)  # steps are in single precision
     with Threads(1) as threads:
-        np.testing.assert_allclose(model.scores(X, threads), Z @ wanted + centre, atol=2e-5)
+        np.testing.assert_allclose(model.scores(X, threads), Z @ wanted + centre, atol=1e-4)
 
 
 def test_held_out_rows_choose_the_step_and_then_join(monkeypatch):
     monkeypatch.setattr(route, "JOIN_STEPS", 300)
+    monkeypatch.setattr(bin_groups, "STEPS_OF_FEW", 0)
     model = train(SOURCE, FIXED.with_(table_bits=6), ALONE).model
     Z = dense_features(model, X)
     wanted = np.linalg.solve(Z.T @ Z + 0.03 * 12 * np.eye(Z.shape[1]), Z.T @ (Y - Y.mean()))
-    np.testing.assert_allclose(model.weights.coefficients[:, 0], wanted, atol=2e-6)  # of all rows
+    np.testing.assert_allclose(model.weights.coefficients[:, 0], wanted, atol=2e-5)  # of all rows
     split = Split.from_json(model.metadata["split"])
     judges = split.roles(Block(X, None, np.arange(len(X)))) == JUDGE
     assert model.metadata["holdout"]["rows"] == judges.sum() > 0
@@ -75,8 +77,30 @@ def test_held_out_rows_choose_the_step_and_then_join(monkeypatch):
     facts = model.metadata["binning"]
     assert 1 <= facts["best_step"] <= facts["steps"]
     occupied = np.count_nonzero(Z.any(axis=0))
-    assert facts["occupied"] == occupied / Z.shape[1]
+    assert facts["occupied"] == occupied / (12 * 64)
+    assert Z.shape[1] == occupied + 12  # and one for all empty slots of each grid
     assert facts["empty"] == 1 - facts["occupied"]
+
+
+@pytest.mark.parametrize("classes", [0, 2, 4])
+def test_few_steps_are_made_again_with_all_rows(classes):
+    """More of them would fit noise: there are as many conjugate gradients from zero as rows held out liked best."""
+    noise = np.random.default_rng(0).standard_normal(len(X))
+    y = np.digitize(noise, np.linspace(-1, 1, classes - 1)) if classes else noise
+    model = train(ArraySource(X, y), FIXED.with_(table_bits=6), ALONE).model
+    best = model.metadata["binning"]["best_step"]
+    assert best <= bin_groups.STEPS_OF_FEW
+    Z, targets = dense_features(model, X), model.coding.values(y)
+    A = Z.T @ Z + 0.03 * 12 * np.eye(Z.shape[1])
+    residual, solution = Z.T @ (targets - targets.mean(axis=0)), 0.0
+    scaled = direction = residual / np.diag(A)[:, None]
+    for _ in range(best):
+        product, size = A @ direction, (residual * scaled).sum(axis=0)
+        by = size / (direction * product).sum(axis=0)
+        solution, residual = solution + by * direction, residual - by * product
+        scaled = residual / np.diag(A)[:, None]
+        direction = scaled + (residual * scaled).sum(axis=0) / size * direction
+    np.testing.assert_allclose(model.weights.coefficients, solution, atol=2e-5)  # steps are in single precision
 
 
 def test_the_hold_out_error_is_that_of_weights_which_have_not_seen_the_rows():
@@ -214,6 +238,92 @@ def test_nothing_is_kept_after_a_run_or_an_error():
     assert kept_runs() == 0
 
 
+def test_bits_do_not_depend_on_how_many_words_a_bin_index_takes(reference, monkeypatch):
+    monkeypatch.setattr("streamrf.features.binning.layout.WORD_BINS", 16)
+    assert bits(train(SOURCE, FIXED, ALONE).model) == reference
+
+
+@pytest.mark.parametrize("group", [1, 2, 5])
+def test_bits_do_not_depend_on_how_many_outputs_share_passes(group, monkeypatch, tmp_path):
+    rows, codes = labelled(3000, 5)
+    recipe = FIXED.with_(length_scale=1.0)
+    reference = train(ArraySource(rows, codes), recipe, ALONE)
+    assert reference.plan.outputs_at_once == 5
+    monkeypatch.setattr(binning, "_outputs_at_once", lambda plan, bins: group)
+    grouped = train(ArraySource(rows, codes), recipe, Settings(threads=2))
+    assert grouped.plan.passes > 10 * (5 // group)
+    assert bits(grouped.model) == bits(reference.model)
+    settings = Settings(threads=1, checkpoint=tmp_path / "kept", checkpoint_every=3600)
+    stops, model = 0, None
+    while model is None:
+        try:
+            model = train(ArraySource(rows, codes), recipe, settings, Stops(3)).model
+        except Interrupted:
+            stops += 1
+    assert stops >= 2
+    assert bits(model) == bits(reference.model)
+
+
+# -- weights of rows
+
+HEAVY = np.random.default_rng(5).uniform(0.0, 3.0, len(X)) ** 2
+
+
+def weighted(weights=HEAVY, y=Y, **how):
+    return train(open_source((X, y), sample_weight=weights), FIXED.with_(table_bits=6, **how), ALONE).model
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_weighted_rows_give_the_weighted_dense_solution(holdout, monkeypatch):
+    monkeypatch.setattr(route, "BLIND_STEPS", 300)
+    monkeypatch.setattr(route, "JOIN_STEPS", 300)
+    monkeypatch.setattr(bin_groups, "STEPS_OF_FEW", 0)
+    model = weighted(holdout=holdout)
+    Z, centre = dense_features(model, X), np.average(Y, weights=HEAVY)
+    gram = Z.T @ (HEAVY[:, None] * Z) + 0.03 * 12 * HEAVY.mean() * np.eye(Z.shape[1])
+    np.testing.assert_allclose(model.weights.intercept, centre, atol=1e-6)
+    np.testing.assert_allclose(
+        model.weights.coefficients[:, 0], np.linalg.solve(gram, Z.T @ (HEAVY * (Y - centre))), atol=2e-5
+    )
+
+
+def test_weights_of_one_change_nothing_and_their_unit_does_not_count():
+    plain, ones = train(SOURCE, FIXED.with_(table_bits=6), ALONE).model, weighted(np.ones(len(X)))
+    assert bits(ones)[:2] == bits(plain)[:2]
+    light, heavy = weighted(HEAVY), weighted(1000 * HEAVY)
+    np.testing.assert_allclose(heavy.weights.coefficients, light.weights.coefficients, atol=1e-5)
+
+
+def test_weighted_rows_have_the_same_bits_in_any_order():
+    reference = bits(weighted())
+    for chunk in (97, 1000):
+        source = open_source((X, Y), sample_weight=HEAVY)
+        source.chunk_rows = chunk
+        order = np.random.default_rng(chunk).permutation
+        settings = Settings(threads=3, order=order)
+        assert bits(train(source, FIXED.with_(table_bits=6), settings).model) == reference
+
+
+def test_a_rare_class_that_counts_more_is_found_more_often():
+    labels = (np.quantile(Y, 0.93) < Y).astype(int)
+    plain, balanced = (
+        train(ArraySource(X, labels), FIXED.with_(class_weight=how, threshold=None), ALONE).model
+        for how in (None, "balanced")
+    )
+    with Threads(1) as threads:
+        found = [(each.codes(each.scores(X, threads))[labels == 1] == 1).mean() for each in (plain, balanced)]
+    assert found[1] > found[0]
+
+
+def test_a_table_without_weight_is_refused():
+    """Where one row that is held out weighs so much that the others count for nothing beside it."""
+    split = Split.from_json(weighted().metadata["split"])
+    light = np.full(len(X), 1e-12)
+    light[split.held(Block(X, None, np.arange(len(X)))).argmax()] = 1.0
+    with pytest.raises(DataError, match="no row to fit has a positive weight"):
+        weighted(light)
+
+
 # -- targets and rows of all kinds
 
 
@@ -276,12 +386,11 @@ def stairs(n=6000):
     return rows, np.floor(4 * rows[:, 0]) * np.sign(rows[:, 1]) + 0.1 * rng.standard_normal(n)
 
 
-@pytest.mark.parametrize(("data", "kind"), [(stairs(), "binning"), (smooth(2000), "fourier")])
-def test_the_pilot_takes_the_better_map(data, kind):
-    model = train(ArraySource(*data), Recipe(map="any", D=128), ALONE).model
-    assert model.map.kind == kind
-    assert "random binning" in model.metadata["compared"]
-    assert {"grids" in trial for trial in model.metadata["pilot"]} == {True, False}
+@pytest.mark.parametrize(("rows", "kinds"), [(400, {"binning", "blend"}), (140, {"fourier"})])
+def test_the_pilot_tries_binning_where_rows_are_enough(rows, kinds):
+    model = train(ArraySource(*stairs(rows)), Recipe(map="any", D=60), ALONE).model
+    assert model.map.kind in kinds
+    assert any("grids" in trial for trial in model.metadata["pilot"]) == ("compared" in model.metadata) == (rows > 150)
 
 
 def test_the_pilot_finds_the_columns_that_matter():
@@ -297,16 +406,9 @@ def test_one_width_can_be_asked_for():
     assert model.metadata["binning"]["length_scales"] == [0.7] * 6
 
 
-def test_a_budget_without_room_for_binning_leaves_it_out_of_the_comparison():
-    told, recipe = Notes(), Recipe(map="any", D=64, table_bits=24, grids=400)
-    model = train(ArraySource(*stairs(1500)), recipe, Settings(threads=1, memory=2 * 10**9), told).model
-    assert model.map.kind == "fourier"
-    assert any("random binning is not compared" in note for note in told.notes)
-
-
 @pytest.mark.parametrize(
     "setting",
-    [{"loss": "logistic"}, {"class_weight": "balanced"}, {"cv": 3}, {"solver": "cholesky"}, {"kernel": "gaussian"}],
+    [{"loss": "logistic"}, {"cv": 3}, {"solver": "cholesky"}, {"kernel": "gaussian"}],
 )
 def test_settings_that_binning_does_not_have_leave_fourier_features(setting):
     X, y = stairs(400)
@@ -315,14 +417,6 @@ def test_settings_that_binning_does_not_have_leave_fourier_features(setting):
     assert trained.model.map.kind == "fourier"
     assert "compared" not in trained.model.metadata
     assert "random binning" not in trained.plan.why
-
-
-def test_a_comparison_is_announced_where_there_will_be_one():
-    X, y = stairs(400)
-    plain, weighted = ArraySource(X, y), open_source((X, y), sample_weight=np.ones(400))
-    for source, pilot, announced in ((plain, "auto", True), (plain, "none", False), (weighted, "auto", False)):
-        plan = plan_run(source, Recipe(map="any", D=16, pilot=pilot), outputs=1, threads=1, budget=None)
-        assert ("the pilot compares random binning" in plan.why) == announced
 
 
 # -- plans
@@ -345,14 +439,14 @@ def test_planning_reads_no_rows():
     plan = planned(source=Unreadable(X, Y))
     assert plan.solver == "cg"
     assert plan.passes > 2
-    assert "bin indices of 2,500 rows take 140 kB" in plan.cache.why
+    assert "bin indices of 2,500 rows take 200 kB" in plan.cache.why
 
 
 def test_a_plan_grows_with_grids_and_slots():
     small, more, wider = planned(), planned(FIXED.with_(grids=24)), planned(FIXED.with_(table_bits=12))
     assert small.projected < more.projected < wider.projected
     with pytest.raises(BudgetError, match="lower `grids` or `table_bits`"):
-        planned(FIXED.with_(grids=500, table_bits=20), budget=8 * 10**9).check()
+        planned(FIXED.with_(grids=900, table_bits=20), budget=2 * 10**9).check()
 
 
 @pytest.mark.parametrize(
@@ -386,7 +480,7 @@ def test_workers_keep_what_they_have_room_for():
 
 def test_sizes_follow_the_rows_unless_they_are_asked_for():
     many = ArraySource(np.broadcast_to(np.float32(0), (522_000, 1)), np.broadcast_to(0.0, (522_000,)))
-    assert table_of(sizes(Recipe(map="binning"), many)) == (100, 2**17)
+    assert table_of(sizes(Recipe(map="binning"), many)) == (153, 2**17)
     assert table_of(sizes(FIXED, many)) == (12, 2**8)
 
 
@@ -420,7 +514,7 @@ def test_the_command_trains_what_the_library_trains(shelf, reference):
 def test_a_model_says_what_it_is(shelf):
     found = done("inspect", shelf / "bins.model", "--json").json
     assert found["map"] == "binning"
-    assert found["D"] == 12 * 256
+    assert 12 * 2 < found["D"] < 12 * 256  # bins that have rows
     assert found["chosen"]["grids"] == 12
     assert "bits" not in found["chosen"]
     assert {"occupied", "empty", "colliding", "steps", "sample"} <= set(found["binning"])
@@ -466,8 +560,8 @@ REFUSALS = {
     "no grids": (("--grids", "0"), "--grids 0: must be from 1"),
     "large tables": (("--map", "binning", "--table-bits", "40"), "--table-bits 40: must be from 1 to 24"),
     "cv": (("--map", "binning", "--cv", "5"), "is judged by --holdout rows"),
-    "metric": (("--map", "binning", "--metric", "full"), "finds a width for each column"),
-    "memory": (("--map", "binning", "--grids", "900", "--table-bits", "20", "--memory", "8GB"), "lower --grids"),
+    "metric": (("--map", "binning", "--metric", "full"), "finds out by itself which columns matter"),
+    "memory": (("--map", "binning", "--grids", "900", "--table-bits", "20", "--memory", "2GB"), "lower --grids"),
 }
 
 
@@ -497,13 +591,6 @@ def test_sites_cannot_share_grids(shelf):
     assert "no sums that can be added" in answer.sentence
     answer = streamrf("accumulate", shelf / "bins.model", shelf / "data.zarr", "--out", shelf / "x.statistics")
     assert answer.code == 2
-
-
-def test_weights_of_rows_are_refused_before_anything_is_read():
-    source = Unreadable(X, Y)
-    source.has_weights = True
-    with pytest.raises(InputError, match="counts rows, which cannot have weights"):
-        planned(source=source)
 
 
 @pytest.mark.parametrize(
@@ -544,3 +631,12 @@ def test_a_look_at_the_error_on_the_way_leaves_counts_alone():
         patch.setattr("streamrf.solvers.passes.FIRST", 0.0)
         train(SOURCE, FIXED.with_(grids=2), ALONE, Looks())
     assert looks[0] == "training"
+
+
+@pytest.mark.parametrize("classes", range(3, 9))
+def test_no_mixture_of_classes_is_the_same_for_every_row(classes):
+    """With three classes and seed 0 all of them were, and random binning made no step at all."""
+    for seed in range(20):
+        signs = mixing_signs(classes, seed)
+        assert np.abs(signs).min() == np.abs(signs).max() == 1
+        assert (np.abs(signs.sum(axis=1)) < classes).all()

@@ -16,7 +16,15 @@ import streamrf
 from streamrf.data.columns import FEW_LEVELS, TARGET, Column, Columns, Handling, scanning
 from streamrf.data.columns.encoding import Encoder, hash_texts
 from streamrf.data.columns.learning import learn_columns
-from streamrf.data.columns.levels import FOLDS, LEAST_SMOOTHING, MOST_SMOOTHING, LevelTable, fold_of, smoothing_of
+from streamrf.data.columns.levels import (
+    FOLDS,
+    LEAST_SMOOTHING,
+    MANY_ROWS,
+    MOST_SMOOTHING,
+    LevelTable,
+    fold_of,
+    smoothing_of,
+)
 from streamrf.data.open import open_source
 from streamrf.data.source import Span
 from streamrf.data.split import Split
@@ -67,15 +75,17 @@ def opened(place, **options):
 
 
 def naive_code(zips, y, rows, held, smoothing, row, fold):
-    """The code of one row: by plain sums over the rows of other folds."""
+    """The code of one row: by plain sums over the rows of other folds; over all where its level has many rows."""
+    count = sum(zips[i] == row for i in range(rows) if not held[i])
+    fold = None if count >= MANY_ROWS else fold
     others = [i for i in range(rows) if not held[i] and (fold is None or fold_of(np.array([i]))[0] != fold)]
     prior = np.mean([y[i] for i in others])
     same = [y[i] for i in others if zips[i] == row]
     mean = (sum(same) + smoothing * prior) / (len(same) + smoothing)
     power = 0
-    while 2 ** (power + 1) <= len(same) + 1:
+    while 2 ** (power + 1) <= count + 1:
         power += 1
-    return mean, power + (len(same) + 1) / 2**power - 1
+    return mean, power + (count + 1) / 2**power - 1
 
 
 def test_codes_are_means_over_the_other_folds(tmp_path):
@@ -112,7 +122,9 @@ def test_no_code_holds_the_rows_own_target_and_none_that_of_a_row_held_out(tmp_p
     changed = y.copy()
     changed[[i for i in range(400) if held[i] and i not in ends]] = 0.0
     assert np.array_equal(coded(changed), same)
-    one = next(i for i in range(400) if not held[i] and i not in ends and table["zip"][i].as_py() is not None)
+    zips = table["zip"].to_pylist()
+    rare = [level is not None and 1 < zips.count(level) < MANY_ROWS for level in zips]
+    one = next(i for i in range(400) if not held[i] and i not in ends and rare[i])
     changed = y.copy()
     changed[one] += 1.0
     fold = fold_of(np.array([one]))[0]
@@ -120,8 +132,11 @@ def test_no_code_holds_the_rows_own_target_and_none_that_of_a_row_held_out(tmp_p
         LevelTable.of(("mean",), np.zeros(1), np.ones(1), _sums(table, targets, held), [1]).codes
         for targets in (y, changed)
     )
-    assert np.array_equal(before[fold], after[fold])
-    assert not any(np.array_equal(before[other], after[other]) for other in range(FOLDS + 1) if other != fold)
+    few = _sums(table, y, held).sum(axis=0)[:, 0] < MANY_ROWS
+    assert 1 < few.sum() < len(few)
+    assert np.array_equal(before[fold][few], after[fold][few])
+    assert not any(np.array_equal(before[other][few], after[other][few]) for other in range(FOLDS + 1) if other != fold)
+    assert (before[:, ~few] == before[-1, ~few]).all()  # of many rows: the same code in every fold
 
 
 def _sums(table, y, held):

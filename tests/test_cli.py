@@ -784,6 +784,15 @@ def read_to_end(terminal):
     return seen.decode()
 
 
+def test_termination_is_one_sentence_wherever_it_comes(tmp_path, monkeypatch):
+    """Batch systems send it before they kill; the handler of whoever called us is back afterwards."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(Model, "load", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    answer = streamrf("evaluate", tmp_path / "m.model", tmp_path / "t.zarr")
+    assert (answer.code, answer.err.strip()) == (130, "streamrf: stopped")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_kill_9_at_any_moment(long_road):
     root, digest = long_road
     command = long_command(root, "killed")

@@ -7,8 +7,8 @@ import itertools
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,9 +31,9 @@ from streamrf.data.writers import TableWriter, open_shared_writer
 from streamrf.data.writers import zarr as zarr_writer
 from streamrf.engines.base import STATES, Next, Pass, WorkerNeeds
 from streamrf.engines.cluster import Address, ClusterEngine, connect
-from streamrf.engines.cluster.groups import Pace
-from streamrf.engines.cluster.tasks import RowsToRead, add_sums, sum_rows
-from streamrf.engines.cluster.workers import TaskFuture, Workers
+from streamrf.engines.cluster.passes import Dispatcher
+from streamrf.engines.cluster.tasks import RowsToRead, Shared, add_sums, identity_of, sum_rows
+from streamrf.engines.cluster.workers import Task, Workers
 from streamrf.models.model import Model
 from streamrf.models.predict import PredictedColumns, evaluate_rows, predict_rows, prediction_columns
 from streamrf.recipe import Recipe
@@ -177,7 +177,7 @@ class TestWorkers:
 
     def test_many_chunks_are_few_tasks(self, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where all workers are equally fast, however busy this machine is."""
-        monkeypatch.setattr(Pace, "note", lambda pace, worker, rows, seconds: pace._rates.update({worker: 1e6}))
+        monkeypatch.setattr(Dispatcher, "rate", 1e6)
         table = pd.DataFrame({"x": np.arange(30_000.0), "y": 1.0})
         transitions = []
         for rows in (10, 3000):
@@ -187,7 +187,21 @@ class TestWorkers:
             before = client.run_on_scheduler(transitions_so_far)
             assert (ClusterEngine(client).run(Pass.start(Counts(30_000), source)).counts == 1).all()
             transitions.append(client.run_on_scheduler(transitions_so_far) - before)
-        assert transitions[0] < 3 * transitions[1]  # for three hundred times the chunks
+        assert transitions[0] < 6 * transitions[1]  # for three hundred times the chunks; groups follow a live cluster
+
+    def test_dask_shows_what_is_done_and_has_nothing_to_warn_of(self, client: Client, data: str) -> None:
+        """Tasks by their names and in a span, and a statistic of 30 MB that is sent beside them."""
+        source, seen = open_source(data), set[str]()
+        job = Pass.start(Counts(source.n_rows, seconds=0.1, ballast=bytes(30_000_000)), source, span_rows=300)
+
+        def watch(job: Pass[Any], pending: int) -> Next:
+            seen.update(client.run_on_scheduler(names_and_spans))
+            return Next.CONTINUE
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # "Sending large graph of size 30 MiB"
+            ClusterEngine(client, group_seconds=0.1).run(job, watch)
+        assert seen >= {"streamrf-sum-rows-Counts", "streamrf-add-sums-Counts", "streamrf/Counts"}
 
     def test_nothing_stays_on_the_workers(self, client: Client, data: str) -> None:
         counted(ClusterEngine(client), data)
@@ -197,21 +211,24 @@ class TestWorkers:
 def test_tasks_change_nothing_they_are_given(client: Client, data: str) -> None:
     """Else a task that is done a second time, after its result was lost, would count rows twice."""
     source = open_source(data)
-    with Workers.of_pass(client, "test", Counts(source.n_rows)) as workers:
-        session = RowsToRead.of(source, "error", "a test")
+    shared = Shared((), Counts(source.n_rows), identity_of(source, "a test"))
+    with Workers.of_pass(client, "test", shared) as workers:
 
-        def summed(rows: Span) -> TaskFuture:
-            return workers.submit(sum_rows, replace(session, spans=(tuple(rows),)))
-
-        def counts(task: TaskFuture) -> np.ndarray:
+        def counts(task: Task) -> np.ndarray:
             return client.gather(task.future, direct=True)["arrays"]["counts"].copy()
 
-        first, second = summed(Span(0, 100)), summed(Span(100, 300))
+        rows = [RowsToRead((span,)) for span in (Span(0, 100), Span(100, 300))]
+        first, second = workers.submit(sum_rows, [(each, []) for each in rows])
         before = counts(first), counts(second)
-        both = [workers.submit(add_sums, first.future, second.future) for _ in range(2)]
+        both = workers.submit(add_sums, [(first.future, second.future)] * 2)
         assert np.array_equal(counts(both[0]), counts(both[1]))
         assert counts(both[0]).sum() == 300
         assert all(np.array_equal(counts(task), was) for task, was in zip((first, second), before, strict=True))
+
+
+def names_and_spans(dask_scheduler: Any) -> list[str]:
+    names = {key[0].rpartition("-")[0] for key in dask_scheduler.tasks if isinstance(key, tuple)}
+    return [*names, *("/".join(span.name) for span in dask_scheduler.extensions["spans"].spans.values())]
 
 
 def transitions_so_far(dask_scheduler: Any) -> int:
@@ -254,7 +271,7 @@ class TestMistakes:
             pass
 
     def test_no_scheduler_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("streamrf.engines.cluster.engine.CONNECT_SECONDS", 0.5)
+        monkeypatch.setattr("streamrf.engines.cluster.connection.CONNECT_SECONDS", 0.5)
         with (
             pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"),
             connect(Address("tcp://127.0.0.1:9")),
@@ -265,12 +282,19 @@ class TestMistakes:
 class TestPlan:
     def test_states_are_counted(self) -> None:
         parts = {"statistics": 100, "hold-out rows": 5, "block": 7, "reading": 11}
-        needs = WorkerNeeds.of(1000, parts, [2000, None])
-        assert needs.projected == 1000 + int(1.08 * (STATES * 105 + 18))
+        libraries = memory.LIBRARIES + memory.COMPILED
+        needs = WorkerNeeds.of(parts, [2 * libraries, None])
+        assert needs.projected == libraries + int(1.08 * (STATES * 105 + 18))
         assert "up to 5 states of 105 B" in needs.describe()
         needs.check()
-        with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 1\.50 kB.*`D`"):
-            WorkerNeeds.of(1000, parts, [1500, 2000]).check()
+        with pytest.raises(BudgetError, match=r"each worker is projected to need .* limit of 500 MB.*`D`"):
+            WorkerNeeds.of(parts, [500_000_000, 2 * libraries]).check()
+
+    def test_workers_are_not_charged_with_what_this_process_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        parts = {"statistics": 100, "hold-out rows": 5, "block": 7, "reading": 11}
+        needs = WorkerNeeds.of(parts, [None])
+        monkeypatch.setattr(memory, "resident", lambda: 10**12)
+        assert WorkerNeeds.of(parts, [None]) == needs
 
     def test_workers_hold_no_more_than_was_projected(self, data: str, tmp_path: Path) -> None:
         """With checkpoints collected on the way, when most states are alive."""
@@ -503,6 +527,25 @@ class TestCommands:
         same = ("statistics_digest", "cross_validation", "holdout", "chosen")
         assert [there[name] for name in same] == [here[name] for name in same]
 
+    def test_levels_that_training_had_not_seen_are_counted_on_all_workers(
+        self, cluster: Any, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rng = np.random.default_rng(0)
+        table = pd.DataFrame({"c": rng.choice(["a", "b"], 3000), "x": rng.standard_normal(3000)})
+        table["y"] = table["x"] + (table["c"] == "a")
+        table.to_parquet(tmp_path / "t.parquet")
+        strange = table.assign(c=np.where(np.arange(3000) % 3 == 0, "new", table["c"]))
+        strange.to_parquet(tmp_path / "new.parquet", row_group_size=100)
+        model, out = str(tmp_path / "m.model"), str(tmp_path / "p.parquet")
+        main(["train", str(tmp_path / "t.parquet"), "--target", "y", *OPTIONS, "--out", model, "--quiet"])
+        capsys.readouterr()
+        found = []
+        for where in ([], ["--scheduler", cluster[0].scheduler_address]):
+            main(["predict", model, str(tmp_path / "new.parquet"), "--out", out, "--overwrite", *where])
+            main(["evaluate", model, str(tmp_path / "new.parquet"), *where])
+            found += re.findall(r"([\d,]+) in 'c'", capsys.readouterr().err)
+        assert found == ["1,000"] * 4
+
     def test_plan_knows_the_workers(self, cluster: Any, data: str, capsys: pytest.CaptureFixture[str]) -> None:
         main(["plan", data, *OPTIONS, "--scheduler", cluster[0].scheduler_address])
         assert re.search(r"workers +on each of \d+ workers: .* up to 5 states of", capsys.readouterr().out)
@@ -539,6 +582,17 @@ class TestCommands:
                 capsys, "train", data, *OPTIONS, "--out", str(tmp_path / "m.model"), "--scheduler", address, *options
             )
         assert trained["statistics_digest"] == expected
+
+    def test_an_error_on_a_worker_is_one_sentence(self, cluster: Any, tmp_path: Path) -> None:
+        """Dask prints no traceback of its own before it."""
+        X, y = smooth(2000)
+        X[700] = np.nan
+        path = write_zarr(tmp_path / "t.zarr", X, y, 100)
+        where = ("--scheduler", cluster[0].scheduler_address, "--quiet")
+        answer = run_alone("train", path, *OPTIONS, "--out", str(tmp_path / "m.model"), *where)
+        assert answer.code == DataError.exit_code
+        assert "row 700" in answer.err
+        assert len(answer.err.strip().splitlines()) == 1
 
     def test_mistakes_are_one_sentence(self, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for extra, words in (

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.data.columns import Column, Columns, Handling, scanning
-from streamrf.data.columns.encoding import Encoder, as_levels
+from streamrf.data.columns.encoding import Encoder, as_levels, as_numbers
 from streamrf.data.columns.learning import learn_columns
 from streamrf.data.open import learn_coding, open_source
 from streamrf.data.readers.base import BatchReader
@@ -330,3 +330,14 @@ def test_several_files_are_coded_alike(people, tmp_path):
 def test_a_table_of_numbers_needs_no_coding(tmp_path):
     pq.write_table(pa.table({"a": [1, 2], "y": [0.5, 1.5]}), tmp_path / "t.parquet")
     assert learn_coding(str(tmp_path / "t.parquet"), Handling()) is None
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint16(), pa.float32(), pa.float64()])
+@pytest.mark.parametrize("values", [[1, 2, 3, 4], [1, None, 3, 4], [None, None], []])
+def test_numbers_are_those_of_arrow_without_its_help(kind, values):
+    column = pa.array(values, kind)
+    theirs = column.to_numpy(zero_copy_only=False)
+    for same in (column, pa.array([7, *values], kind)[1:], pa.chunked_array([values[:2], values[2:]], kind)):
+        ours = as_numbers(same)
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs, equal_nan=True)

@@ -343,6 +343,6 @@ def test_fold_paths_give_back_the_total_as_it_was():
     state = statistic.zero()
     with Threads(1) as threads:
         statistic.update(state, Block(X, y, np.arange(300)), threads)
-        path = FoldPath(state.folds, result.model.map, result.model.coding, threads)
+        path = FoldPath(state.folds, result.model.pipeline, threads)
         path.choose(1e-3)
     assert path.total.digest() == total_of(state.folds).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,26 +15,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Span
+from streamrf.data.source import Span, joined_spans
 from streamrf.engines.base import STATES, Next, Pass, unwatched
-from streamrf.engines.cluster.groups import Groups, Pace, joined, row_set, units_of
+from streamrf.engines.cluster import passes
+from streamrf.engines.cluster.groups import Groups, rows_of, units_of
 from streamrf.engines.cluster.passes import Limits, Summing
 from streamrf.engines.cluster.tasks import RowsToRead, TaskCancelled, add_sums, sum_rows
-from streamrf.engines.cluster.workers import WorkerInfo
+from streamrf.engines.cluster.workers import Task, WorkerInfo
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import BudgetError, ClusterError, DataError
 
 ROWS = 300
 
 
-class MadeUpFuture:
+class MadeUpTask(Task):
     def __init__(self, number: int, task: tuple[Any, ...]) -> None:
-        self.number, self.task = number, task
-        self.future, self.home, self.started = self, None, 0.0
-        self.seconds, self.rows, self.is_lost, self.error, self.value = 1.0, 0, False, None, None
+        super().__init__(number, self)
+        self.task, self.gone, self.error, self.result, self.seconds = task, False, None, None, 1.0
+
+    @property
+    def is_lost(self) -> bool:
+        return self.gone or any(part.is_lost for part in self.inputs)
 
     def failure(self) -> Any:
         return self.error
+
+    @property
+    def value(self) -> Any:
+        return self.result
 
 
 class MadeUpWorkers:
@@ -41,10 +50,10 @@ class MadeUpWorkers:
 
     def __init__(self, rng: np.random.Generator, workers: int, trouble: float) -> None:
         self.rng, self.trouble = rng, trouble
-        self.open: list[MadeUpFuture] = []
+        self.open: list[MadeUpTask] = []
         self.queue: dict[int, str] = {}  # the worker that each open task was given to
         self.store: dict[int, tuple[str, Any]] = {}  # results by future, and who holds them
-        self.futures: dict[int, MadeUpFuture] = {}
+        self.futures: dict[int, MadeUpTask] = {}
         self.numbers = itertools.count()
         self.alive: dict[str, WorkerInfo] = {}
         self.memory_limit = None
@@ -58,22 +67,22 @@ class MadeUpWorkers:
 
     def join(self) -> None:
         address = f"w{next(self.numbers)}"
-        self.alive[address] = WorkerInfo(address, 1, None, False)
+        self.alive[address] = WorkerInfo(address, 1, None, 0, False)
 
-    def submit(self, function: Any, *args: Any, first: bool = False) -> MadeUpFuture:
-        return self._open(function, *args)
+    def submit(self, function: Any, calls: list[Any], first: bool = False) -> list[MadeUpTask]:
+        return [self._open(function, *args) for args in calls]
 
-    def fetch(self, future: MadeUpFuture) -> MadeUpFuture:
+    def fetch(self, future: MadeUpTask) -> MadeUpTask:
         return self._open("fetch", future)
 
-    def _open(self, *task: Any) -> MadeUpFuture:
-        future = MadeUpFuture(next(self.numbers), task)
+    def _open(self, *task: Any) -> MadeUpTask:
+        future = MadeUpTask(next(self.numbers), task)
         self.open.append(future)
         self.futures[future.number] = future
         self._give(future)
         return future
 
-    def _give(self, future: MadeUpFuture) -> None:
+    def _give(self, future: MadeUpTask) -> None:
         """To a worker that holds one of its inputs, else to the one with the shortest queue."""
         ready = [home for home, worker in self.alive.items() if not worker.paused] or ["nobody"]
         holders = [self.store[arg.number][0] for arg in inputs_of(future) if arg.number in self.store]
@@ -81,12 +90,12 @@ class MadeUpWorkers:
         future.home = None
         self.queue[future.number] = str(([home for home in holders if home in ready] or shortest)[0])
 
-    def release(self, future: MadeUpFuture) -> None:
+    def release(self, future: MadeUpTask) -> None:
         self.open = [other for other in self.open if other is not future]
         self.queue.pop(future.number, None)
         self.store.pop(future.number, None)
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         if self.rng.random() < self.trouble:
             self.rng.choice([self.kill, self.leave, self.pause, self.join])()
         if not any(not worker.paused for worker in self.alive.values()):
@@ -94,6 +103,7 @@ class MadeUpWorkers:
         for future in self.open:
             if self.queue[future.number] not in self.alive:
                 self._give(future)
+        return True
 
     def anyone(self) -> str:
         return str(self.rng.choice(list(self.alive)))
@@ -106,7 +116,7 @@ class MadeUpWorkers:
         del self.alive[home]
         for number, (holder, _) in list(self.store.items()):
             if holder == home:
-                self.futures[number].is_lost = True
+                self.futures[number].gone = True
                 del self.store[number]
 
     def leave(self) -> None:
@@ -119,9 +129,9 @@ class MadeUpWorkers:
 
     def pause(self) -> None:
         home = self.anyone()
-        self.alive[home] = WorkerInfo(home, 1, None, not self.alive[home].paused)
+        self.alive[home] = WorkerInfo(home, 1, None, 0, not self.alive[home].paused)
 
-    def finished(self, seconds: float) -> list[MadeUpFuture]:
+    def finished(self, seconds: float) -> list[MadeUpTask]:
         """Some tasks that have started come to an end, then free workers start what is first in their queue."""
         self.time += 0.5
         ready = [future for future in self.open if future.home and self._can(future)]
@@ -144,7 +154,7 @@ class MadeUpWorkers:
                 busy |= set() if fetched else {home}
                 self._count_states(home, 1 + len(inputs_of(future)) if not fetched else 0)
 
-    def _has_room(self, home: str, future: MadeUpFuture) -> bool:
+    def _has_room(self, home: str, future: MadeUpTask) -> bool:
         """What a task looks at before it starts."""
         held = [number for number, (holder, _) in self.store.items() if holder == home]
         copies = {arg.number for arg in inputs_of(future)} - set(held)
@@ -153,7 +163,7 @@ class MadeUpWorkers:
     def _takes(self, home: str) -> bool:
         return home in self.alive and not self.alive[home].paused
 
-    def _can(self, future: MadeUpFuture) -> bool:
+    def _can(self, future: MadeUpTask) -> bool:
         """A task waits for its inputs, for ever if they are lost."""
         return all(arg.number in self.store for arg in inputs_of(future))
 
@@ -168,19 +178,19 @@ class MadeUpWorkers:
         )
         self.most_states = max(self.most_states, held + more - own)
 
-    def _do(self, future: MadeUpFuture) -> None:
+    def _do(self, future: MadeUpTask) -> None:
         function, *args = future.task
-        args = [self.store[arg.number][1] if isinstance(arg, MadeUpFuture) else arg for arg in args]
+        args = [self.store[arg.number][1] if isinstance(arg, MadeUpTask) else arg for arg in args]
         if function == "fetch":
-            future.value = args[0]
+            future.result = args[0]
         elif self.rng.random() < self.trouble / 10:
             future.error = TaskCancelled()
         else:
             self.store[future.number] = str(future.home), made_up(function, args)
 
 
-def inputs_of(future: MadeUpFuture) -> list[MadeUpFuture]:
-    return [arg for arg in future.task if isinstance(arg, MadeUpFuture)]
+def inputs_of(future: MadeUpTask) -> list[MadeUpTask]:
+    return [arg for arg in future.task if isinstance(arg, MadeUpTask)]
 
 
 def made_up(function: Any, args: list[Any]) -> dict[str, Any]:
@@ -201,7 +211,7 @@ def make_summing(workers: Any, rng: np.random.Generator, done: RowSet | None = N
     left = job.done.complement(ROWS).spans()
     spans = [Span(i, min(i + 7, span.stop)) for span in left for i in range(span.start, span.stop, 7)]
     groups = Groups(units_of(spans), rng.permutation)
-    return job, Summing(job, workers, groups, RowsToRead("", "error"), Limits(1.0, lambda span: len(span) < 20))
+    return job, Summing(job, workers, groups, Limits(1.0, lambda span: len(span) < 20))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -236,7 +246,7 @@ def test_a_stop_brings_in_what_is_finished_and_a_second_run_does_the_rest(seed: 
         return Next.STOP if next(steps) > 6 else Next.CONTINUE
 
     summing.run(stop_soon)
-    assert not summing.under_way()
+    assert not summing.parts()
     first = job.state.counts.copy()
     assert first.sum() == job.done.count < ROWS
     again, rest = make_summing(MadeUpWorkers(rng, workers=2, trouble=0.1), rng, job.done.copy())
@@ -268,7 +278,7 @@ def test_what_paused_workers_were_given_and_hold_goes_to_the_others(paused: int)
         step = next(steps)
         assert step < 2000, "nothing moves"
         if step == 10:
-            workers.alive |= {home: WorkerInfo(home, 1, None, True) for home in first}
+            workers.alive |= {home: WorkerInfo(home, 1, None, 0, True) for home in first}
             workers.join()
         return Next.CONTINUE
 
@@ -295,7 +305,7 @@ def test_rows_that_cannot_be_read_end_the_run_with_all_else_brought_in(seed: int
     do, bad, steps = workers._do, int(rng.integers(ROWS)), itertools.count()
 
     def read(future: Any) -> None:
-        rows = future.task[-1]
+        rows = future.task[1]
         if isinstance(rows, RowsToRead) and any(start <= bad < stop for start, stop in rows.spans):
             future.error = DataError("a NaN")
         else:
@@ -310,7 +320,7 @@ def test_rows_that_cannot_be_read_end_the_run_with_all_else_brought_in(seed: int
         summing.run(watch)
     assert bad not in job.done
     assert (np.flatnonzero(job.state.counts) == [row for row in range(ROWS) if row in job.done]).all()
-    assert not summing.under_way()
+    assert not summing.parts()
 
 
 def test_rows_over_which_workers_keep_dying_are_named() -> None:
@@ -330,9 +340,9 @@ def test_rows_over_which_workers_keep_dying_are_named() -> None:
 )
 def test_without_workers_it_gives_up_in_the_end(paused: bool, error: type, words: str) -> None:
     workers = MadeUpWorkers(np.random.default_rng(0), workers=0, trouble=0.0)
-    workers.refresh = lambda: None  # type: ignore[method-assign]
+    workers.refresh = lambda: True  # type: ignore[method-assign]
     if paused:
-        workers.alive = {"w": WorkerInfo("w", 1, 10**9, True)}
+        workers.alive = {"w": WorkerInfo("w", 1, 10**9, 0, True)}
     _, summing = make_summing(workers, np.random.default_rng(0))
     summing.limits = replace(summing.limits, patience=0.0)
     with pytest.raises(error, match=words):
@@ -352,11 +362,11 @@ def test_groups_hold_every_row_once(lengths: list[int], takes: list[tuple[float,
             break
         group = groups.take(size)
         if comes_back:
-            groups.put_back(group)
+            groups.put_back([group])
         else:
             taken.append(group)
-    assert all(group.rows <= max(*lengths, 200) for group in taken)
-    assert row_set(taken) == RowSet([(0, edges[-1])])
+    assert all(rows_of(group) <= max(*lengths, 200) for group in taken)
+    assert RowSet(chain.from_iterable(taken)) == RowSet([(0, edges[-1])])
     assert groups.rows == 0
 
 
@@ -371,22 +381,33 @@ def test_units_for_an_output_never_share_a_chunk(lengths: list[int], step: int) 
     assert all((unit[-1].stop - 1) // step == unit[0].start // step for unit in units)
 
 
+def sizes(workers: int, seconds: float, rows: int, lefts: list[int]) -> list[float]:
+    """Rows of the next group where so many are left, after groups that took so long together."""
+    cluster = MadeUpWorkers(np.random.default_rng(0), workers, trouble=0.0)
+    _, summing = make_summing(cluster, np.random.default_rng(0))
+    summing.limits = replace(summing.limits, seconds=10.0)
+    summing._check_workers()
+    summing._rows_timed, summing._seconds_timed = rows, seconds
+    return [summing._group_rows(left) for left in lefts]
+
+
 def test_groups_shrink_towards_the_end_and_follow_the_typical_speed() -> None:
-    pace = Pace(seconds=10)
-    assert pace.rows(2, 10**6) == 0  # not known yet: one unit
-    pace.note("fast", 3000, 1.0)
-    pace.note("slow", 1000, 1.0)
-    assert pace.rows(2, 10**9) == 20_000
-    assert pace.rows(2, 8000) == 2000
+    assert sizes(2, 0.0, 0, [10**6]) == [0]  # not known yet: one unit
+    assert sizes(2, 2.0, 4000, [10**9, 8000]) == [20_000, 1000]
 
 
 def test_groups_do_not_shrink_so_far_that_the_driver_is_always_busy() -> None:
-    pace = Pace(seconds=10)
-    pace.note("a", 100, 1.0)
-    assert pace.rows(2, 4000, least=2.0) == 1000  # ten seconds
-    assert pace.rows(2, 1200, least=2.0) == 300  # half of a share, and more than the least
-    assert pace.rows(2, 600, least=2.0) == 200  # the least
-    assert pace.rows(2, 200, least=2.0) == 100  # all of a share, and no more
+    least = 500 * passes.LEAST_SECONDS * 100  # rows that a worker does meanwhile
+    assert sizes(500, 1.0, 100, [10**6, 400_000, 150_000, 20_000]) == pytest.approx([500, 200, least, 40])
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_groups_of_an_output_go_out_again_as_they_were(fixed: bool) -> None:
+    """Two workers that write a part must write the same rows."""
+    groups = Groups(units_of(Span(i, i + 10) for i in range(0, 100, 10)), fixed=fixed)
+    first = groups.take(50)
+    groups.put_back([first])
+    assert (groups.take(20) == first) is fixed
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 50)), min_size=1, max_size=30), st.integers(1, 200))
@@ -395,7 +416,7 @@ def test_joined_spans_hold_the_same_rows_and_fit(gaps: list[tuple[int, int]], mo
     for gap, length in gaps:
         spans.append(Span(end + gap, end + gap + length))
         end += gap + length
-    found = joined(spans, lambda span: len(span) <= most)
+    found = list(joined_spans(spans, lambda span: len(span) <= most))
     assert [row for span in found for row in range(*span)] == [row for span in spans for row in range(*span)]
     assert all(len(span) <= max(most, max(map(len, spans))) for span in found)
     assert all(a.stop < b.start or b.stop - a.start > most for a, b in itertools.pairwise(found))
@@ -408,11 +429,11 @@ def test_an_addition_does_not_wait_for_a_sum_that_died_with_its_worker() -> None
     job, summing = make_summing(workers, rng)
     dead = None
     for _ in range(1500):
-        homes = [part.future.home for task in summing.running.values() for part in task.inputs]
+        homes = [part.home for task in summing.running.values() for part in task.inputs]
         if dead is None and len(set(homes)) > 1 and homes[0] in workers.alive:
             dead = homes[0]
             workers._forget(dead)
-        if not (summing.groups or summing.under_way()):
+        if not (summing.groups or summing.parts()):
             break
         summing.advance()
     assert dead
@@ -428,7 +449,7 @@ def test_a_group_on_a_much_slower_worker_is_done_by_another() -> None:
     workers._can = lambda future: can(future) and not (future.home == slow and future.task[0] is sum_rows)  # type: ignore[method-assign]
     for step in itertools.count():
         assert step < 1000, "nothing moves"
-        if not (summing.groups or summing.under_way()):
+        if not (summing.groups or summing.parts()):
             break
         summing.advance()
     assert summing.job.done.count == ROWS

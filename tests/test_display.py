@@ -194,8 +194,9 @@ class Shares(Reporter):
 
 def test_the_pilot_says_how_far_it_is():
     shown = Shares()
-    train(ArraySource(*smooth(400)), Recipe(map="any", D=32, grids=4), reporter=shown)
-    for stage in ("pilot", "pilot of random binning"):
+    train(ArraySource(*smooth(400)), Recipe(D=32), reporter=shown)
+    train(ArraySource(*smooth(400)), Recipe(map="blend", D=32, grids=4), reporter=shown)
+    for stage in ("pilot", "pilot of landmarks", "pilot of random binning"):
         shares = shown.stages[stage]
         assert shares == sorted(shares)
         assert len(shares) > 3

@@ -9,6 +9,7 @@ import subprocess
 
 import click
 import pytest
+from cluster_tools import quick_to_start
 from commands import PROJECT, streamrf
 from documents import LANGUAGES, RUN, blocks, make_programs, make_what_is_missing, pages
 
@@ -42,6 +43,11 @@ def test_blocks_run(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     make_light_work(monkeypatch)
+    with quick_to_start():
+        run_blocks(name)
+
+
+def run_blocks(name):
     names = {"__name__": "__main__"}
     for block in blocks(PAGES[name]):
         where = f"{name}:{block.line}"
@@ -55,8 +61,11 @@ def test_blocks_run(name, tmp_path, monkeypatch):
 
 
 def make_light_work(monkeypatch):
-    """That commands run is the point, not how good the models are: fewer features by default, one kernel to try."""
+    """That commands run is the point, not how good the models are: fewer features by default, one kernel to try, with
+    few features."""
     monkeypatch.setattr(pilot, "KERNELS", ("gaussian",))
+    monkeypatch.setattr(pilot, "SMALL_D", 20)
+    monkeypatch.setattr(pilot, "PILOT_D", 40)
     monkeypatch.setattr("streamrf.features.settings.DEFAULT_D", 60)
 
 

@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Span
 from streamrf.features.fourier import KINDS, kind_of
+from streamrf.features.profiles import PROFILES
+from streamrf.features.trees import boosting
+from streamrf.features.trees.boosting import Style
 from streamrf.models.export import export_model
 from streamrf.models.export.numpy_script import script_text, write_script
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
+from streamrf.solvers import stacking
 from streamrf.support import errors
 from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, train
@@ -95,9 +100,68 @@ def test_every_map(kind, tmp_path):
     check(trained(map=kind, bits="12" if kind == "sorf" else "8"), tmp_path)
 
 
-def test_landmarks_are_refused():
-    with pytest.raises(errors.InputError, match="map of kind 'landmarks' cannot be exported"):
-        export_model(trained(map="landmarks"))
+@pytest.mark.parametrize("kernel", PROFILES)
+@pytest.mark.parametrize("bits", ["8", "20", "float32"])
+def test_landmarks(kernel, bits, tmp_path):
+    check(trained(map="landmarks", kernel=kernel, bits=bits), tmp_path)
+
+
+@pytest.mark.parametrize("metric", [np.linspace(0.1, 0.5, 7), np.cos(np.arange(49.0)).reshape(7, 7) / 4])
+def test_landmarks_with_a_metric(metric, tmp_path):
+    document, arrays = trained("three classes", map="landmarks", bits="12").to_parts()
+    check(Model.from_parts(document, {**arrays, "landmarks.factor": metric}), tmp_path)
+
+
+@pytest.mark.parametrize("target", ["numbers", "two outputs", "two classes", "words"])
+@pytest.mark.parametrize("scaling", ["standard", "quantile"])
+def test_blends(target, scaling, tmp_path, monkeypatch):
+    """Of all members, each with a share that shows."""
+    monkeypatch.setattr(stacking, "LEAST_SHARE", -1.0)
+    model = trained(target, map="blend", grids=20, table_bits=8, scaling=scaling, bits="12")
+    turns = len(model.map.members) // 3
+    kinds = [kind for kind in ("landmarks", "binning", "trees") for _ in range(turns)]
+    assert [member.map.kind for member in model.map.members] == kinds
+    check(model, tmp_path)
+    document, arrays = model.to_parts()
+    taken = np.repeat([0.5, 0.3, 0.4], turns) / turns
+    shares = np.concatenate([share * np.eye(model.map.outputs) for share in taken])
+    check(Model.from_parts(document, {**arrays, "weights.coefficients": shares}), tmp_path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_trees(target, tmp_path):
+    X = inputs()
+    y = X[:, 0] + 2 * (X[:, 1] > 0.3) * X[:, 4]
+    y = np.column_stack([y, y**2]) if target == "two outputs" else y
+    if TARGETS[target]:
+        y = np.digitize(y, np.quantile(y, np.arange(1, TARGETS[target]) / TARGETS[target]))
+    y = np.array(["low", "middle", "tall"])[y] if target == "words" else y
+    model = train(ArraySource(X, y), Recipe(map="trees"), Settings(threads=1)).model
+    assert model.map.kind == "trees"
+    assert model.map.trees > 0
+    check(model, tmp_path)
+
+
+@pytest.mark.parametrize("style", [Style(64, mixed=True), Style(4096)])
+def test_trees_of_both_kinds_with_places_of_levels(style, tmp_path, monkeypatch):
+    monkeypatch.setattr(boosting, "STYLES", (style,))
+    X, level = inputs(), np.random.default_rng(2).integers(0, 4, len(inputs()))
+    X[:, 2:6] = np.eye(4)[level]
+    y = X[:, 0] + np.array([3.0, 0.0, 2.0, 1.0])[level] * (X[:, 1] > 0.3)
+    model = train(ArraySource(X, y), Recipe(map="trees"), Settings(threads=1)).model
+    assert model.map.levels.count == 1
+    assert (len(model.map.columns) > 0) == style.mixed
+    assert 7 in model.map.nodes.columns
+    check(model, tmp_path)
+
+
+def test_trees_that_found_nothing_to_cut(tmp_path):
+    """All columns are constant: the model is one number, and so is what is exported."""
+    recipe = Recipe(map="trees", pilot="none")
+    source = ArraySource(np.ones((600, 7)), targets("two classes"))
+    model = train(source, recipe, Settings(threads=1)).model
+    assert model.map.trees == 0
+    check(model, tmp_path)
 
 
 @pytest.mark.parametrize("target", ["numbers", "three classes"])
@@ -132,14 +196,16 @@ def test_other_losses(loss, target, tmp_path):
 
 @pytest.mark.parametrize("kind", ["mc", "sorf", "fastfood"])
 @pytest.mark.parametrize("bits", ["8", "12"])
-def test_rounded_features_are_the_same_integers(kind, bits, tmp_path):
+@pytest.mark.parametrize("unrounded", [True, False])
+def test_features_are_the_same(kind, bits, unrounded, tmp_path):
     """That is the reason for the script's steps: one bit of a cosine may be another integer."""
     model = trained(map=kind, bits=bits, D=256)
+    model.pipeline = replace(model.pipeline, unrounded=unrounded)  # models of the first versions serve integers
     write_script(export_model(model), tmp_path / "m.py")
     space = {"__file__": str(tmp_path / "m.py"), "__name__": "script"}
     exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), space)
     X = inputs()
-    features = model.map.block(len(X), np.int16)
+    features = model.map.block(len(X), np.float32 if unrounded else np.int16)
     with Threads(1) as threads:
         model.map.compute(model.scaling.transform(X), features, threads)
     assert np.array_equal(space["features"](space["scale"](X)), features[:, :256])

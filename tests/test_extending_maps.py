@@ -85,7 +85,7 @@ class TestToyFrequencies(FrequencyConformance):
 
 def test_frequencies_from_outside_are_trained_with(data, tmp_path, registries):
     register_toy()
-    model = trains_and_comes_back(data, Recipe(D=200, map="toy"), tmp_path / "model")
+    model = trains_and_comes_back(data, Recipe(D=100, map="toy"), tmp_path / "model")
     assert (model.recipe.map, model.map.frequencies.kind) == ("toy", "toy")
 
 
@@ -137,13 +137,13 @@ def define_toy_kernel() -> type[Kernel]:
 def test_a_kernel_from_outside_is_trained_with(data, tmp_path, registries):
     toy = define_toy_kernel()
     assert make_kernel("toykernel", gamma=4.0) == toy(0.25)
-    trains_and_comes_back(data, Recipe(D=300, kernel="toykernel"), tmp_path / "model")
+    trains_and_comes_back(data, Recipe(D=100, kernel="toykernel"), tmp_path / "model")
 
 
 def test_a_kernel_and_frequencies_from_outside_go_together(data, tmp_path, registries):
     register_toy()
     define_toy_kernel()
-    trains_and_comes_back(data, Recipe(D=300, map="toy", kernel="toykernel"), tmp_path / "model")
+    trains_and_comes_back(data, Recipe(D=100, map="toy", kernel="toykernel"), tmp_path / "model")
 
 
 def test_frequencies_of_the_package_draw_from_a_kernel_from_outside(registries):
@@ -204,9 +204,10 @@ def define_toy_family() -> type[FeatureMap]:
 @pytest.mark.parametrize("settings", [{}, {"pilot": "none", "bits": "float32"}, {"solver": "cg"}])
 def test_a_map_of_another_family_is_trained_with(data, tmp_path, registries, settings):
     define_toy_family()
-    model = trains_and_comes_back(data, Recipe(D=200, map="toy-tanh", **settings), tmp_path / "model")
-    assert (model.map.kind, model.map.n_features) == ("toy-family", 200)
-    assert model.map.dense(data[0][:5], ALONE).shape == (5, 200)
+    model = trains_and_comes_back(data, Recipe(D=100, map="toy-tanh", **settings), tmp_path / "model")
+    assert (model.map.kind, model.map.n_features) == ("toy-family", 100)
+    assert model.map.dense(data[0][:5], ALONE).shape == (5, 100)
+    assert not model.pipeline.unrounded  # it has not said that it can leave floats as they are
 
 
 def test_a_map_of_a_family_that_is_not_known_says_so(data, tmp_path, registries):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -154,7 +155,22 @@ def test_auto_asks_solvers_for_their_preference_and_time(monkeypatch, D, expecte
     source = ArraySource(X, np.broadcast_to(np.zeros(1), len(X)))
     plan = plan_run(source, streamrf.Recipe(D=D, bits="8"), outputs=1, threads=2, budget=10 * 2**30)
     assert plan.solver == expected
-    assert ("toy is estimated at" in plan.why) == (D == 10_000)
+    assert ("; toy " in plan.why) == (D == 10_000)
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1e12, "cholesky"), (1e10, "cg")])
+def test_sums_that_nobody_keeps_are_worth_no_time(monkeypatch, factor, expected):
+    """Cholesky takes about 30 s here and cg less: kept sums are worth that, others are not."""
+    rate = Rates(projection=1e10, cosines=1e9, gram=factor, factor=factor)
+    monkeypatch.setattr(rates, "rates_of_this_machine", lambda bits, threads: rate)
+    X = np.broadcast_to(np.zeros((1, 4), np.float32), (60_000, 4))
+    source = ArraySource(X, np.broadcast_to(np.zeros(1), len(X)))
+    sizes = {"outputs": 1, "threads": 2, "budget": 10 * 2**30}
+    plans = [plan_run(source, streamrf.Recipe(D=4000, bits="8"), **sizes, keeps_sums=kept) for kept in (True, False)]
+    assert [plan.solver for plan in plans] == ["cholesky", expected]
+    for plan in plans:
+        costs = re.search(r"exact sums (.*), keep update and forget; conjugate gradients (.*) passes\)", plan.why)
+        assert costs is not None, plan.why
 
 
 def test_a_solver_that_nobody_defined_is_refused():

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,13 +30,14 @@ from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
 from streamrf.api import predict
+from streamrf.data import locations
 from streamrf.data.locations import WAITS, persistently
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
 from streamrf.data.source import Span
 from streamrf.engines.base import Next, Pass
-from streamrf.engines.cluster import ClusterEngine, passes, workers
+from streamrf.engines.cluster import Address, ClusterEngine, connect, workers
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments, moments_of
 from streamrf.support.errors import BudgetError, ClusterError, ExistsError, StorageError
@@ -57,6 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     with local_cluster(2, config=QUICK) as found:
+        found[1].register_plugin(Impatient())
         yield found
 
 
@@ -66,7 +69,7 @@ def client(cluster: Any) -> Client:
     started, client = cluster
     while not all_answer(client):
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: all_answer(client), 5)
+            wait_until(lambda: all_answer(client), 2)
             break
         started.scale(len(started.workers) + 1)
     return client
@@ -80,6 +83,15 @@ def all_answer(client: Client) -> bool:
 
 def pids(client: Client) -> list[int]:
     return sorted(client.run(os.getpid).values())
+
+
+class Impatient(WorkerPlugin):
+    """Workers that try again at once: how long they wait is looked at in `test_waits_grow_and_end`."""
+
+    name = "impatient"
+
+    def setup(self, worker: Any) -> None:
+        locations.WAITS = tuple(wait / 20 for wait in WAITS)
 
 
 class At:
@@ -182,19 +194,18 @@ class TestWorkers:
     def test_many_leave_in_good_order_over_the_same_rows(self, data: str) -> None:
         """Nobody died, so nobody ran out of memory: the run goes on."""
         with local_cluster(1, config=QUICK) as (cluster, client):
-            left: list[str] = []
+            left: set[str] = set()
 
             def leave(job: Pass[Any], pending: int) -> Next:
                 workers = list(client.scheduler_info()["workers"])
                 if len(left) < 4 and client.run_on_scheduler(tasks_processing):
                     cluster.scale(len(cluster.workers) + 1)
-                    left.extend(workers)
-                    client.retire_workers(workers)
+                    left.update(client.retire_workers(workers))  # one that nobody can take over from stays
                     client.wait_for_workers(1)
                 return Next.CONTINUE
 
-            assert_once(count_rows(client, data, leave, seconds=1.0))
-        assert len(left) == 4
+            assert_once(count_rows(client, data, leave, seconds=0.6))
+        assert len(left) >= 4
 
     def test_an_adaptive_cluster_grows(self, data: str) -> None:
         with local_cluster(1, config={**QUICK, "distributed.adaptive.target-duration": "1s"}) as (cluster, client):
@@ -238,9 +249,20 @@ class TestWorkers:
         ):
             count_rows(client, data, hunger=450_000_000, hold="never")  # until it is killed
 
-    def test_one_is_paused_by_dask(self, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_workers_of_our_own_come_back_however_long_it_takes(self) -> None:
+        """Dask would close the nanny of one that is not back in time, and the run would have no worker for good."""
+        with (
+            dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}),
+            connect(Address(workers=1, threads=1)) as client,
+        ):
+            (first,) = pids(client)
+            os.kill(first, signal.SIGKILL)
+            wait_until(lambda: first not in client.run(os.getpid, on_error="ignore").values())
+            wait_until(lambda: client.run(os.getpid, on_error="ignore"))
+            assert client.cluster.workers  # Dask has not given it up
+
+    def test_one_is_paused_by_dask(self, data: str) -> None:
         """What it was given and never begins is done by the other, and what it holds still counts."""
-        monkeypatch.setattr(passes, "STUCK", 1.0)
         config = {**QUICK, "distributed.worker.memory.pause": 0.5, "distributed.worker.memory.terminate": False}
         with local_cluster(2, config=config, memory_limit="700MB") as (_, client):
             victim = next(iter(client.scheduler_info()["workers"]))
@@ -252,9 +274,8 @@ class TestWorkers:
             assert_once(count_rows(client, data, At(1500, eat_now), seconds=0.5))
             assert statuses(client)[victim] == "paused"
 
-    def test_paused_by_dask_for_good(self, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_paused_by_dask_for_good(self, data: str, tmp_path: Path) -> None:
         """Its memory fills up with what is never freed: Dask gives it no more work, and nobody else is there."""
-        monkeypatch.setattr(passes, "STUCK", 1.0)
         config = {**QUICK, "distributed.worker.memory.pause": 0.5, "distributed.worker.memory.terminate": False}
         source = open_source(data)
         with local_cluster(1, config=config, memory_limit="600MB") as (_, client):
@@ -399,10 +420,10 @@ class TestReads:
 
 
 @contextlib.contextmanager
-def scheduler_of_its_own(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A scheduler and a worker, each a process that can be killed; the address, and the processes."""
-    file = folder / "scheduler.json"
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "DASK_DISTRIBUTED__ADMIN__TICK__LIMIT": "1h"}
+def scheduler_of_its_own(folder: Path, *others: tuple[str, ...]) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler, a worker, and others with options, each a process that can be killed; the address, and they."""
+    file, paths = folder / "scheduler.json", os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "DASK_DISTRIBUTED__ADMIN__TICK__LIMIT": "1h"}
 
     def start(*args: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", *args]
@@ -417,7 +438,7 @@ def scheduler_of_its_own(folder: Path) -> Iterator[tuple[str, list[subprocess.Po
     processes = [start("scheduler", "--port", "0", *where)]
     try:
         wait_until(written)
-        processes.append(start("worker", "--nthreads", "1", *where))
+        processes += [start("worker", "--nthreads", "1", *where, *options) for options in ((), *others)]
         yield json.loads(file.read_text())["address"], processes
     finally:
         for process in processes:
@@ -426,6 +447,20 @@ def scheduler_of_its_own(folder: Path) -> Iterator[tuple[str, list[subprocess.Po
 
 
 class TestSchedulerAndDriver:
+    def test_a_worker_whose_lifetime_ends(self, data: str, tmp_path: Path) -> None:
+        """As a batch system or a spot instance has it: no death, and what it has summed counts."""
+        short = ("--lifetime", "15s")
+        with scheduler_of_its_own(tmp_path, short) as (address, processes), Client(address, timeout="60s") as client:
+            client.wait_for_workers(2, timeout=60)
+
+            def until_it_left(job: Pass[Any], pending: int) -> Next:
+                return Next.STOP if processes[2].poll() is not None else Next.CONTINUE
+
+            job = count_rows(client, data, until_it_left, seconds=10.0)
+        assert processes[2].returncode == 0
+        assert job.state.counts.max() == 1
+        assert job.state.counts.sum() == job.done.count
+
     def test_the_scheduler_goes(self, data: str, tmp_path: Path) -> None:
         with scheduler_of_its_own(tmp_path) as (address, processes), Client(address, timeout="60s") as client:
             client.wait_for_workers(1, timeout=60)
@@ -625,6 +660,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def remote(bucket: str) -> Iterator[Client]:
     settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     with local_cluster(2, env=settings) as (_, client):
+        client.register_plugin(Impatient())
         yield client
 
 

@@ -176,3 +176,9 @@ def test_what_is_spilled_is_said_and_vanishes(frame, caplog):
     assert folder.exists()
     del source
     assert not folder.exists()
+
+
+def test_an_option_that_nobody_knows_is_refused(frame):
+    """As it would be passed over in silence: settings of a model are easily taken for options."""
+    with pytest.raises(errors.InputError, match=r"`map` is not an option of files.*goes into `recipe`"):
+        streamrf.train(frame, target="price", map="trees")

@@ -31,6 +31,7 @@ from streamrf.features.fourier.quasi import (
     shifted_factors,
     sobol_points,
 )
+from streamrf.features.fourier.sobol import COORDINATES, sobol_integers
 from streamrf.features.kernels import make_kernel
 from streamrf.features.learned.ekal import nonnegative_solution
 from streamrf.support.errors import FileFormatError, InputError
@@ -253,6 +254,11 @@ class TestPointSets:
         for a in range(7):
             boxes = (points[:, 0] * 2**a).astype(int) * 2 ** (6 - a) + (points[:, 1] * 2 ** (6 - a)).astype(int)
             assert np.all(np.bincount(boxes, minlength=64) == 1)
+
+    @pytest.mark.parametrize("F", [1, 2, 3, 100, 2048])
+    def test_our_direction_numbers_are_scipys(self, F: int) -> None:
+        theirs = stats.qmc.Sobol(COORDINATES, scramble=False, bits=30).random_base2((F - 1).bit_length())[:F]
+        assert np.array_equal(sobol_integers(F, COORDINATES, 30), theirs * 2**30)
 
     def test_sobol_without_scrambling_would_be_scipys(self) -> None:
         """In any order: the leading bits of the points differ from the first one's as those of scipy's sequence do."""

@@ -164,6 +164,7 @@ CASES = {
     "sorf, gaps": Case("gaps", fixed(map="sorf", scaling="none", bits="7", nan="drop")),
     "weighted, pairs": Case("numbers", fixed(map="weighted", kernel="matern12", form="pairs")),
     "aligned": Case("many classes", fixed(map="aligned", seed=1)),
+    "landmarks": Case("numbers", fixed(map="landmarks", kernel="matern12", bits="20")),
     "float32": Case("numbers", fixed(bits="float32", ridge=1e-4), everywhere=False),
     "float64, class weights": Case(
         "many classes", fixed(bits="float64", class_weight="balanced", solver="cholesky", ridge=1e-4), everywhere=False,
@@ -183,13 +184,26 @@ CASES = {
     "sgd, logistic": Case("two classes", fixed(loss="logistic", solver="sgd", epochs=2, ridge=1e-3)),
     # random binning, and what the pilot chooses
     "binning": Case("numbers", streamrf.Recipe(pilot="none", **BINS)),
+    "trees": Case("numbers", streamrf.Recipe(map="trees")),
+    "trees, classes, weights": Case("many classes", streamrf.Recipe(map="trees", seed=1), options=WEIGHED),
+    "blend": Case("many classes", streamrf.Recipe(map="blend", D=50, pilot="none", grids=20, table_bits=8)),
     "pilot of binning": Case("many classes", streamrf.Recipe(**BINS)),
-    "pilot, any": Case("jumps", streamrf.Recipe(map="any", D=64, grids=50)),
+    "pilot, any": Case("jumps", streamrf.Recipe(map="any", grids=50), everywhere=False, tolerance=LOOSE),
     "pilot, auto": Case("two classes", streamrf.Recipe(D=64)),
 }
 # fmt: on
 COMMAND = "command line"
-ON_A_CLUSTER = ("mc", "sobol", "halton, folds", "cg, class weights", "newton, logistic", "sgd, hinge", "binning")
+ON_A_CLUSTER = (
+    "mc",
+    "sobol",
+    "halton, folds",
+    "cg, class weights",
+    "newton, logistic",
+    "sgd, hinge",
+    "binning",
+    "trees",
+    "blend",
+)
 IN_ANY_ORDER = ("sobol", "newton, logistic")
 
 

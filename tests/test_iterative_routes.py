@@ -17,10 +17,13 @@ from tables import labelled, smooth, write_zarr
 import streamrf.solvers.plan as plan
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
+from streamrf.data.split import Split
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.recipe import Recipe
 from streamrf.solvers import newton
 from streamrf.solvers import rates as speed
+from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.lambda_path import LambdaTrial, next_block, next_ridge
 from streamrf.solvers.rates import Rates
 from streamrf.statistics import descent
@@ -77,6 +80,25 @@ def test_held_out_rows_choose_a_lambda_near_that_of_the_direct_route():
     rows_less = 1.05  # those that chose are in the sums that are judged, and not in the passes that are
     assert iterative.metadata["holdout"]["rmse"] <= rows_less * direct.metadata["holdout"]["rmse"]
     assert len(iterative.metadata["solver"]["path"]) >= 3
+
+
+def test_held_out_rows_join_the_last_steps_of_conjugate_gradients():
+    X, y = numbers()
+    plain = CG.with_(scaling="none", map="mc")  # no sample has a part in these
+    held, never = fit(X, y, plain.with_(holdout=0.2)), fit(X, y, plain)
+    roles = Split.from_json(held.metadata["split"]).roles(Block(X, y, np.arange(ROWS)))
+    without = fit(X[roles == 0], y[roles == 0], plain)
+    far, near = (np.abs(scores(model, X) - scores(never, X)).max() for model in (without, held))
+    assert near < far / 5
+
+
+@pytest.mark.parametrize("how", [{}, {"ridge": None}])
+def test_figures_are_those_of_weights_that_had_not_seen_the_rows(how, monkeypatch):
+    X, y = numbers()
+    recipe = CG.with_(holdout=0.2, **how)
+    joined = fit(X, y, recipe).metadata["holdout"]
+    monkeypatch.setattr(IterativeSolver, "join", lambda *_: None)
+    assert joined == fit(X, y, recipe).metadata["holdout"]
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -406,7 +428,8 @@ class TestPlan:
         found = self.planned(Recipe(D=10_000, bits="8"))
         assert found.solver == expected
         assert found.to_json()["solvers"].keys() == {"cholesky", "cg"}
-        assert ("estimated" in found.why) == (expected == "cg")
+        assert "exact sums" in found.why
+        assert "conjugate gradients" in found.why
 
     def test_what_does_not_fit_as_a_matrix_is_iterated(self):
         found = self.planned(Recipe(D=20_000, bits="8"), budget=3 * 2**30)

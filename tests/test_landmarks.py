@@ -19,10 +19,11 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.features.base import Scorer
 from streamrf.features.fourier import kind_of
-from streamrf.features.fourier.landmarks import PROFILES, LandmarkMap
+from streamrf.features.fourier.landmarks import LandmarkMap
 from streamrf.features.kernels import make_kernel
 from streamrf.features.pipeline import build_map, map_from_parts
 from streamrf.features.precision import PRECISIONS, make_precision
+from streamrf.features.profiles import PROFILES
 from streamrf.recipe import Recipe
 from streamrf.statistics.gram import Gram
 from streamrf.support.errors import FileFormatError, InputError

@@ -155,10 +155,9 @@ def test_too_few_rows_keep_the_start():
         ({"prediction_loss": "absolute"}, "`prediction_loss='absolute'`"),
         ({"map": "supervised", "D": 10_002}, "must be at most 10,000 with `map='supervised'`"),
         ({"map": "supervised", "D": 5001, "form": "phase"}, "must be at most 5,000"),
-        ({"metric": "round"}, "`metric='round'`: must be one of none, diagonal, full, learned"),
+        ({"metric": "round"}, "`metric='round'`: must be one of auto, none, diagonal, full, learned"),
         ({"metric": "full", "map": "sorf"}, "sorf has no matrix of frequencies"),
-        ({"metric": "full", "map": "binning"}, "random binning finds a width for each column"),
-        ({"metric": "full", "map": "any"}, "compares maps as they are"),
+        ({"metric": "full", "map": "binning"}, "binning finds out by itself which columns matter"),
     ],
 )
 def test_settings_that_cannot_be_right_are_refused(wrong, message):

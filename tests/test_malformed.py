@@ -69,6 +69,14 @@ def test_a_model_sealed_again(model: Path, tmp_path: Path, path: str, value: Any
     assert answer.sentence.startswith("streamrf: ")
 
 
+@pytest.mark.parametrize("width", [1e308, 1e-308])
+def test_a_width_whose_square_is_no_number(model: Path, tmp_path: Path, width: float) -> None:
+    answer = streamrf("inspect", changed(model, tmp_path / "b.model", "recipe.length_scale", width))
+    assert answer.code
+    assert answer.sentence.startswith("streamrf: ")
+    assert "between 1e-100 and 1e100" in answer.err
+
+
 def test_a_manifest_of_60_mb_is_refused_by_its_size(tmp_path: Path) -> None:
     (tmp_path / "archive.json").write_bytes(b" " * 60_000_000)
     with pytest.raises(FileFormatError, match="has 60000000 bytes; at most 1048576"):

@@ -17,9 +17,9 @@ from streamrf.data.readers.zarr import ZarrSource
 from streamrf.data.screening import _read, draw_sample, random_runs
 from streamrf.recipe import Recipe
 from streamrf.solvers import rates
-from streamrf.solvers.plan import COMPILED
 from streamrf.solvers.rates import Rates
 from streamrf.support import memory
+from streamrf.training import plan as planning
 from streamrf.training.plan import estimate_run, plan_run
 
 FIXED = ("--pilot", "none", "--length-scale", "3", "--lambda", "1e-6", "--threads", "2", "--no-checkpoint", "--json")
@@ -34,9 +34,9 @@ print(json.dumps({"peak": memory.peak()}))
 """
 
 
-def measured(*args):
-    """The objects that a command and the account of its process end with."""
-    command = [sys.executable, "-c", MEASURED, *map(str, args)]
+def measured(*args, first=""):
+    """The objects that a command and the account of its process end with; ``first`` is run before the command."""
+    command = [sys.executable, "-c", first + MEASURED, *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     said, account = done.stdout.splitlines()
@@ -80,7 +80,7 @@ SHAPES = {
     "wide rows": (lambda p: big_zarr(p / "t.zarr", 6_000, 1200, 1_000), "--D", "60", "--bits", "float64"),
     "one large chunk": (lambda p: big_zarr(p / "t.zarr", 400_000, 16, 400_000, 3), "--D", "50", "--bits", "8"),
     "many classes": (
-        lambda p: big_zarr(p / "t.zarr", 80_000, 8, 20_000, 100), "--D", "50", "--bits", "8", "--task", "classification"
+        lambda p: big_zarr(p / "t.zarr", 40_000, 8, 20_000, 100), "--D", "50", "--bits", "8", "--task", "classification"
     ),
     "one large row group": (lambda p: big_parquet(p / "t.parquet", 200_000, 16), "--D", "50", "--bits", "float32"),
 }  # fmt: skip
@@ -94,6 +94,27 @@ def test_measured_is_within_projected_is_within_budget(tmp_path, shape):
     assert report["peak"] <= peak <= report["projected"] <= report["budget"] == 10**9
 
 
+BINNED = {
+    "bins for most rows": ((200_000, 8, 20_000), "--grids", "60", "--table-bits", "17"),
+    "bins of many classes": ((20_000, 8, 10_000, 80), "--grids", "50", "--task", "classification"),
+}
+
+
+@pytest.mark.parametrize("case", BINNED)
+@pytest.mark.parametrize("budget", ["1100MB", "3GB"])
+def test_random_binning_keeps_to_its_plan_and_takes_no_more_of_a_larger_budget(tmp_path, case, budget):
+    """Narrow bins: nearly every row has some of its own. Tight budgets take outputs in smaller groups, or bin indices
+    from a disk; large ones are no licence."""
+    shape, *options = BINNED[case]
+    said, peak = measured(
+        "train", big_zarr(tmp_path / "t.zarr", *shape), "--map", "binning", "--length-scale", "0.3", "--pilot", "none",
+        "--threads", "2", "--no-checkpoint", "--json", *options, "--memory", budget, "--out", tmp_path / "m.model",
+    )  # fmt: skip
+    report = said["memory"]
+    assert peak <= report["projected"] <= report["budget"]
+    assert peak < 700e6
+
+
 def test_a_block_is_as_large_as_what_its_rows_become(tmp_path):
     """80,000 rows of two texts in one row group are a few megabytes, and 830 MB once each level is a column."""
     data, out = coded_parquet(tmp_path / "t.parquet", 80_000, 1_300), tmp_path / "m.model"
@@ -105,7 +126,7 @@ def test_a_block_is_as_large_as_what_its_rows_become(tmp_path):
 def test_many_classes_are_planned_for_once_they_are_counted(tmp_path):
     data = big_zarr(tmp_path / "t.zarr", 20_000, 4, 20_000, 600)
     options = ("--D", "50", *FIXED[:-1], "--quiet", "--out", tmp_path / "m.model", "--task", "classification")
-    budget = memory.resident() + COMPILED + 200_000_000
+    budget = memory.reserved() + 200_000_000
     answer = streamrf("train", data, *options, "--memory", budget, "--holdout", "0.5")
     assert answer.code == 6
     assert "hold out fewer rows with --holdout" in answer.sentence
@@ -123,6 +144,48 @@ def test_the_pilot_keeps_to_the_plan(tmp_path):
         "--no-checkpoint", "--out", tmp_path / "m.model", "--memory", "1GB",
     )  # fmt: skip
     assert peak <= said["memory"]["projected"] <= 10**9
+
+
+def test_a_blend_keeps_to_the_plan(tmp_path):
+    said, peak = measured(
+        "train", big_zarr(tmp_path / "t.zarr", 20_000, 12, 5_000), "--map", "blend", "--D", "600", "--grids", "100",
+        "--json", "--pilot", "none", "--no-checkpoint", "--out", tmp_path / "m.model", "--memory", "1GB",
+    )  # fmt: skip
+    assert said["map"] == "blend"
+    assert peak <= said["memory"]["projected"] <= 10**9
+
+
+FEW_TREES = (
+    "from streamrf.features.trees import boosting; boosting.LEAST_TREES = boosting.MOST_TREES = boosting.TRIED = 5"
+)
+GROWN = {
+    "a hundred megabytes": ((220_000, 120, 20_000), "1100MB"),
+    "a budget that holds a part of them": ((220_000, 120, 20_000), "640MB"),
+    "many classes": ((60_000, 8, 20_000, 60), "1GB", "--task", "classification"),
+}
+
+
+@pytest.mark.parametrize("case", GROWN)
+def test_trees_keep_to_the_plan(tmp_path, case):
+    """All that they keep is there before the first tree, and the values of leaves are planned for at their most."""
+    shape, budget, *options = GROWN[case]
+    said, peak = measured(
+        "train", big_zarr(tmp_path / "t.zarr", *shape), "--map", "trees", *options, "--threads", "2", "--json",
+        "--no-checkpoint", "--out", tmp_path / "m.model", "--memory", budget, first=FEW_TREES,
+    )  # fmt: skip
+    assert peak <= said["memory"]["projected"] <= said["memory"]["budget"]
+    rows = said["trees"]["rows"]
+    assert (rows < 150_000) == (budget == "640MB" or shape[0] < 100_000)
+
+
+def test_kernels_compiled_beside_the_plan_are_counted_once(monkeypatch):
+    held = 100 * 2**20
+    monkeypatch.setattr(memory, "resident", lambda: held)
+    warm = memory.reserved()
+    with memory.compiling_beside():
+        held += 2 * memory.COMPILED  # most of them are compiled already, and the compiler is at work
+        assert memory.reserved() == warm + memory.READERS
+    assert memory.reserved() == held + memory.COMPILED
 
 
 def test_ten_times_the_rows_take_no_more_memory(tmp_path):
@@ -163,6 +226,27 @@ def test_planning_reads_no_rows(monkeypatch):
     plan = plan_run(source, Recipe(D=5000), outputs=1, threads=2, budget=None)
     plan.check()
     assert estimate_run(plan)["total"] > 0
+
+
+@pytest.mark.parametrize(("recipe", "outputs", "classes", "asked"), [
+    (Recipe(), 1, False, "20"), (Recipe(), 1, True, "20"), (Recipe(), 3, True, "auto"),
+    (Recipe(bits="8", map="blend"), 1, False, "8"), (Recipe(D=100), 1, False, "auto"),
+])  # fmt: skip
+def test_exact_sums_of_landmarks_are_estimated_at_the_precision_they_mostly_have(
+    monkeypatch, recipe, outputs, classes, asked
+):
+    """A pass at 20 bits takes eight times as long as one at 12."""
+    seen: list[str] = []
+
+    def rates_at(bits: str, threads: int) -> Rates:
+        seen.append(bits)
+        return Rates(1e9, 1e9, 1e11, 1e10)
+
+    for module in (rates, planning):
+        monkeypatch.setattr(module, "rates_of_this_machine", rates_at)
+    source = ArraySource(np.zeros((5000, 3)), np.zeros(5000))
+    estimate_run(plan_run(source, recipe, outputs=outputs, threads=1, budget=2**32, classes=classes))
+    assert set(seen) == {asked}
 
 
 def test_the_plan_command_reads_no_rows(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrf.data.source import Block
-from streamrf.features.learned.kernel_ridge import KernelRidgeFits, few_outputs, metric_by_kernel_ridge
+from streamrf.features.learned.kernel_ridge import Fit, KernelRidge, few_outputs
 from streamrf.features.learned.metric import Judged, gradient_outer_product, learn_metric, root
 from streamrf.features.scaling import apply_factor
 from streamrf.features.scaling_fits import fit_scaling
@@ -18,6 +18,7 @@ from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.fourier import PilotRun
+from streamrf.training.pilot.kernel import KernelPilot
 from streamrf.training.pilot.metric import forms_for
 
 
@@ -157,7 +158,7 @@ def test_many_outputs_are_few_sums_with_the_same_outer_product():
 @settings(max_examples=20, deadline=None)
 def test_gradients_of_kernel_ridge_are_numerical_ones(seed, d, form):
     rng = np.random.default_rng(seed)
-    fits = KernelRidgeFits(rng.normal(size=(30, d)), rng.normal(size=(30, 2)), rng.integers(1, 4, 30))
+    fits = KernelRidge(rng.normal(size=(30, d)), rng.normal(size=(30, 2)), 20, rng.integers(1, 4, 30))
     factor = {
         "isotropic": np.ones(d),
         "diagonal": rng.random(d) + 0.1,
@@ -174,20 +175,20 @@ def test_gradients_of_kernel_ridge_are_numerical_ones(seed, d, form):
     for i, x in enumerate(fits.X[:20]):
         slopes = np.array([(predict(x + step * e, i) - predict(x - step * e, i)) / (2 * step) for e in np.eye(d)])
         expected += fits.shares[i] * slopes @ slopes.T / fits.shares[:20].sum()
-    found = fits._outer_product(factor, scale, a, 1e-9)
+    found = fits._outer_product(Fit("matern12", scale, coefficients=a), factor)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.trace(expected))
 
 
 def test_kernel_ridge_finds_columns_among_many_that_do_not_matter():
     X = np.random.default_rng(0).normal(size=(1500, 16))
-    found = metric_by_kernel_ridge(KernelRidgeFits(X, (X[:, 3] * np.sin(2 * X[:, 5]))[:, None]), ("diagonal",))
+    found = KernelRidge(X, (X[:, 3] * np.sin(2 * X[:, 5]))[:, None], 1125).metric(("diagonal",))
     assert set(np.argsort(-found.shares())[:2]) == {3, 5}
     assert found.judged.error < 0.3 * found.isotropic.error
 
 
 def test_kernel_ridge_of_noise_is_no_metric():
     rng = np.random.default_rng(0)
-    found = metric_by_kernel_ridge(KernelRidgeFits(rng.normal(size=(600, 4)), rng.normal(size=(600, 1))), ("full",))
+    found = KernelRidge(rng.normal(size=(600, 4)), rng.normal(size=(600, 1)), 450).metric(("full",))
     assert found.form in ("isotropic", "full")
     assert found.judged.error <= found.isotropic.error
 
@@ -195,9 +196,10 @@ def test_kernel_ridge_of_noise_is_no_metric():
 def test_a_row_of_weight_nothing_is_not_there_and_whole_weights_count():
     rng = np.random.default_rng(0)
     X, y, weights = rng.normal(size=(200, 3)), rng.normal(size=(200, 1)), rng.integers(0, 3, 200)
-    some, all_ = KernelRidgeFits(X[weights > 0], y[weights > 0], weights[weights > 0]), KernelRidgeFits(X, y, weights)
-    assert some.start().error == all_.start().error
-    assert not KernelRidgeFits(X[:30], y[:30]).enough
+    kept = weights > 0
+    some = KernelRidge(X[kept], y[kept], int(kept[:150].sum()), weights[kept])
+    assert some._start().error == KernelRidge(X, y, 150, weights)._start().error
+    assert not KernelRidge(X[:30], y[:30], 20).enough
 
 
 # -- in the pilot
@@ -303,9 +305,13 @@ def test_the_pilot_may_take_the_gaussian_kernel_for_its_metric(threads):
 
 def test_landmarks_take_a_metric(threads):
     X = np.random.default_rng(0).normal(size=(1500, 12))
-    run, _ = piloted(X, np.sin(2 * X[:, 0]) * X[:, 1], threads, kernel="auto", map="landmarks", D=200)
+    y = np.sin(2 * X[:, 0]) * X[:, 1]
+    coding = TargetCoding.regression(np.array([y.min()]), np.array([y.max()]))
+    recipe = Recipe(map="landmarks", D=200, task="regression")
+    run = KernelPilot(Block(X, y, np.arange(len(X))), coding, recipe, threads, rows=1500, reporter=Reporter())
+    choice = run.choose()
+    assert choice.metric is not None
     assert drop(run) < 0.3
-    assert run.metric is not None
 
 
 def test_without_a_metric_nothing_is_learned(threads):

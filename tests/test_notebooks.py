@@ -16,7 +16,11 @@ from streamrf.support.errors import InputError
 from streamrf.support.threads import ALONE
 
 FAST = {"D": 32, "kernel": "gaussian", "length_scale": 2.0, "pilot": "none", "threads": 1}
-FUNCTIONS = [streamrf.plan, streamrf.train, streamrf.predict, streamrf.evaluate, streamrf.importance, streamrf.load]
+FUNCTIONS = [
+    streamrf.plan, streamrf.train, streamrf.predict, streamrf.evaluate, streamrf.importance, streamrf.load,
+    streamrf.open_source, streamrf.prepare, streamrf.accumulate, streamrf.update, streamrf.forget,
+    streamrf.RandomFeatures.fit, streamrf.RandomFeatures.transform,
+]  # fmt: skip
 METHODS = [
     getattr(kind, name)
     for kind in (KernelRegressor, KernelClassifier)
@@ -79,7 +83,7 @@ def test_standard_deviations_are_those_of_the_posterior(fitted):
     assert np.array_equal(mean, fitted.predict(X))
     model = fitted.model_
     posterior = Posterior.from_state(fitted.statistics_.state, model.map, model.coding, model.weights.ridge, ALONE)
-    expected = posterior.deviations(model.map, model.pipeline.scaled(X), ALONE)[:, 0]
+    expected = posterior.deviations(model.map, model.pipeline.scaled(X), ALONE, unrounded=True)[:, 0]
     assert deviation == pytest.approx(expected, rel=1e-12)
     assert deviation.shape == (80,)
     weighted = KernelRegressor(**FAST).fit(*smooth(200), sample_weight=np.arange(200) + 1.0)

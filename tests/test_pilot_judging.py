@@ -162,7 +162,7 @@ def test_outliers_do_not_choose_the_kernel(loss):
     y[rng.choice(2500, 25, replace=False)] += 1000 * rng.standard_normal(25)
     model = train(ArraySource(X[:2500], y[:2500]), Recipe(D=100, map="sobol", loss=loss), Settings(threads=1)).model
     error = model.scores(X[2500:], ALONE)[:, 0] - truth[2500:]
-    assert 1 - (error**2).mean() / truth[2500:].var() > 0.9
+    assert 1 - (error**2).mean() / truth[2500:].var() > 0.98
 
 
 def test_sure_and_unsure_choices_are_told():
@@ -194,7 +194,7 @@ def test_what_the_pilot_warns_of_is_in_the_metadata(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (600, 1))
     notes = Notes()
-    model = train(ArraySource(X, np.sin(40 * X[:, 0])), Recipe(D=40, map="sobol"), Settings(threads=1), notes).model
+    model = train(ArraySource(X, np.sin(20 * X[:, 0])), Recipe(D=40, map="sobol"), Settings(threads=1), notes).model
     assert any("that the pilot tried: compare with" in warning for warning in model.metadata["warnings"])
     assert any(note.startswith("warning: the kernel's width") for note in notes.notes)
     assert model.metadata["certainty"]["others"]

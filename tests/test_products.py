@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrf.features.precision import LIMITS
-from streamrf.statistics.gram import MAX_ROWS
+from streamrf.features.precision import LIMITS, make_precision
+from streamrf.statistics import gram_kernels
 from streamrf.statistics.gram_kernels import Layout, choose_product, proven_products
 from streamrf.statistics.gram_kernels.base import PANEL, Product
 from streamrf.statistics.gram_kernels.integer import ByteProduct, IntegerProduct
@@ -59,7 +59,8 @@ def test_blocks_accumulate(bits, name):
 
 
 def test_totals_hold_the_promised_number_of_rows():
-    assert max(LIMITS.values()) ** 2 * MAX_ROWS < 2**63
+    for bits, limit in LIMITS.items():
+        assert limit**2 * make_precision(bits).most_rows < 2**63
 
 
 def test_float_products_are_close_and_accumulate_in_double():
@@ -111,3 +112,11 @@ def test_scratch_memory_is_as_announced(product):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak <= product.work_bytes(layout, 1) * 1.05
+
+
+def test_a_few_rows_are_summed_without_a_race(monkeypatch):
+    monkeypatch.setattr(gram_kernels, "_fastest", lambda bits, count: pytest.fail("no race was wanted"))
+    assert choose_product(12, 1, products=1000 * 500.0**2).name == "blas"
+    assert choose_product(12, 1, "integer", products=1.0).name == "integer"
+    monkeypatch.setattr(gram_kernels, "_fastest", lambda bits, count: "integer")
+    assert choose_product(12, 1, products=1e6 * 500.0**2).name == "integer"

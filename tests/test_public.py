@@ -49,12 +49,32 @@ def test_it_is_typed():
 HELP = "from streamrf.cli import cli; cli.main(['--help'], standalone_mode=False)"
 
 
-@pytest.mark.parametrize("code", ["import streamrf", HELP])
-def test_nothing_heavy_is_loaded_before_it_is_needed(code):
+def loaded_by(code):
     probe = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, cwd=PROJECT)
-    loaded = json.loads(found.stdout.splitlines()[-1])
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("code", ["import streamrf", HELP])
+def test_nothing_heavy_is_loaded_before_it_is_needed(code):
+    loaded = loaded_by(code)
     assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_the_help_of_a_command_loads_what_declares_its_options_and_no_more():
+    loaded = loaded_by(HELP.replace("['--help']", "['train', '--help']"))
+    heavy = ("scipy.special", "scipy.linalg", "scipy.stats", "scipy.optimize", "pandas", "pyarrow", "zarr", "sklearn")
+    assert [name for name in heavy if name in loaded] == []
+
+
+def test_training_on_numbers_loads_no_library_that_it_does_not_use(tmp_path):
+    rows = np.column_stack(smooth(300)[::-1])
+    names = ",".join(["y", *(f"x{j}" for j in range(1, rows.shape[1]))])
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header=names, comments="")
+    run = ["train", str(tmp_path / "rows.csv"), "--target", "y", "--D", "50", "--out", str(tmp_path / "rows.model")]
+    loaded = loaded_by(f"from streamrf.cli import cli; cli.main({[*run, '--quiet']!r}, standalone_mode=False)")
+    assert {"numba", "pyarrow"} <= set(loaded)
+    assert [name for name in ("pandas", "scipy.stats", "sklearn", "mkl", "dask", "zarr") if name in loaded] == []
 
 
 def test_the_verbs_are_those_of_the_command_line(tmp_path):

@@ -1,5 +1,7 @@
 """The report: its numbers against naive ones, its page in a real browser, its sections for each kind of model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from browser import Browser
@@ -7,21 +9,30 @@ from commands import FAST, done, streamrf
 from sklearn.metrics import roc_auc_score
 from tables import labelled, smooth, write_zarr
 
+from streamrf.cli.train import command_line
+from streamrf.data.columns import Columns
 from streamrf.data.columns.column import Column
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
+from streamrf.features.blend import BlendMap
 from streamrf.features.kernels import make_kernel
-from streamrf.models.model import Model
-from streamrf.reports import accuracy, importance, usage
-from streamrf.reports.evidence import gather_evidence, row_set
-from streamrf.reports.page import Section, page
-from streamrf.reports.report import make_report
+from streamrf.models.model import Model, UntrainedModel
+from streamrf.recipe import Recipe
+from streamrf.reports import accuracy, curve, history, importance, usage
+from streamrf.reports.evidence import Evidence, gather_evidence, row_set
+from streamrf.reports.page import Section, page, panels
+from streamrf.reports.report import lead, make_report, tiles
 from streamrf.reports.segments import column_segments
+from streamrf.solvers import stacking
 from streamrf.solvers.ridge import NormalEquations
+from streamrf.support.errors import DataError
+from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
+from streamrf.training import run
 from streamrf.training.update.changes import accumulate
 from streamrf.training.update.statistics import Statistics
 
+pytestmark = pytest.mark.usefixtures("in_little_time")
 EVERYTHING = {
     "errors",
     "segments",
@@ -185,6 +196,26 @@ def test_new_rows_are_judged_as_they_are(shelf):
         assert np.sqrt(((evidence.scores - evidence.truth) ** 2).mean()) == pytest.approx(told["rmse"])
 
 
+def test_figures_of_new_rows_are_of_all_of_them_and_the_command_is_told(shelf):
+    """Pictures are of a sample."""
+    with Threads(1) as threads:
+        evidence = gather_evidence(
+            shelf / "numbers.model", open_source(str(shelf / "numbers-test.zarr")), threads, rows=200
+        )
+        section = accuracy.errors(evidence)
+    told = done("evaluate", shelf / "numbers.model", shelf / "numbers-test.zarr", "--json").json
+    assert ("RMSE", f"{told['rmse']:.5g}") in section.table
+    assert section.text == "Figures of all 900 rows of the data; pictures of 200 rows of the data."
+    (typed,) = (value for name, value in history.provenance(evidence).table if name == "command")
+    assert typed.startswith("streamrf train ")
+    assert "numbers.zarr" in typed
+
+
+def test_a_command_is_kept_without_secrets():
+    kept = command_line(["train", "https://me:word@host/a b.csv?sig=abc", "--target", "y, z"])
+    assert kept == "streamrf train 'https://host/a b.csv?sig=***' --target 'y, z'"
+
+
 def test_row_sets():
     assert [tuple(span) for span in row_set(np.array([5, 3, 4, 9, 0])).spans()] == [(0, 1), (3, 6), (9, 10)]
 
@@ -213,13 +244,69 @@ def test_the_learning_curve_ends_where_ridge_regression_does():
     rng = np.random.default_rng(0)
     Z, w = rng.standard_normal((600, 5)), rng.standard_normal((5, 1))
     y = Z @ w + 3.0 + 0.1 * rng.standard_normal((600, 1))
-    curve = accuracy.learning_curve(Z, y, 100, lambda s, t: float(np.sqrt(((s - t) ** 2).mean())), of=10)
+    found = curve.learning_curve(Z, y, 100, lambda s, t: float(np.sqrt(((s - t) ** 2).mean())), of=10)
     design = np.column_stack([Z[:500], np.ones(500)])
     best = np.linalg.lstsq(design, y[:500], rcond=None)[0]
     expected = np.sqrt(((np.column_stack([Z[500:], np.ones(100)]) @ best - y[500:]) ** 2).mean())
-    assert curve.rows[-1] == 500
-    assert curve.errors[-1] == pytest.approx(expected, rel=1e-3)
-    assert curve.rows == sorted(curve.rows)
+    assert found.rows[-1] == 500
+    assert found.errors[-1] == pytest.approx(expected, rel=1e-3)
+    assert found.rows == sorted(found.rows)
+
+
+@pytest.mark.parametrize("kind", ["blend", "landmarks", "binning", "trees"])
+@pytest.mark.parametrize("table", [smooth, labelled])
+def test_a_model_that_is_trained_again_on_its_own_rows_is_the_same(kind, table):
+    """So the learning curve is one of the model at its own size: all but the weights is what it was trained with."""
+    X, y = table(700)
+    sized = {"binning": {"grids": 12}, "blend": {"grids": 12}}.get(kind, {})
+    recipe = Recipe(map=kind, D=40, pilot="none", seed=3, **sized)
+    model = run.train(ArraySource(X, y), recipe, run.Settings(threads=1)).model
+    before = replace(model.pipeline, map=model.map.untrained())
+    untrained = UntrainedModel(model.recipe, before, {"split": model.metadata["split"]})
+    settings = run.Settings(threads=1)
+    again = run.Training(ArraySource(X, y), recipe, settings, Reporter(), ALONE).fit_again(untrained)
+    assert np.array_equal(again.scores(X, ALONE), model.scores(X, ALONE))
+    assert again.recipe == model.recipe
+
+
+def test_the_learning_curve_of_a_blend(tmp_path):
+    (X, y), (X_new, y_new) = smooth(2100), smooth(900, seed=1)
+    model = run.train(ArraySource(X, y), Recipe(map="blend", D=64, grids=12, pilot="none"), run.Settings(threads=1))
+    model.model.save(tmp_path / "m.model")
+    with Threads(1) as threads:
+        evidence = gather_evidence(tmp_path / "m.model", ArraySource(X_new, y_new), threads)
+        section = curve.learning(evidence)
+        found = curve.trained_again(model.model, evidence.rows, 225, threads)
+    assert found.rows == [84, 168, 337, 675]
+    assert found.errors[-1] < 0.7 * found.errors[0]
+    assert "its own size" in section.text
+    (picture,) = section.pictures
+    assert "the model itself has" in picture.alt
+    assert f"{found.errors[-1]:.3g} at 675" in picture.alt
+
+
+def test_a_curve_that_cannot_be_made_is_left_out(tmp_path, monkeypatch):
+    X, y = smooth(600)
+    model = run.train(ArraySource(X, y), Recipe(map="trees", pilot="none"), run.Settings(threads=1)).model
+    model.save(tmp_path / "m.model")
+
+    def refused(*_):
+        raise DataError("one class only")
+
+    monkeypatch.setattr(curve, "trained_again", refused)
+    with Threads(1) as threads:
+        assert curve.learning(gather_evidence(tmp_path / "m.model", ArraySource(X, y), threads)).is_empty
+
+
+def test_fewer_rows_than_features_are_fitted_alike():
+    """From the other side of the matrix: against the primal solution, at every lambda."""
+    rng = np.random.default_rng(1)
+    Z, y, unseen = rng.standard_normal((30, 50)), rng.standard_normal((30, 2)), rng.standard_normal((7, 50))
+    centred, mean = Z - Z.mean(axis=0), y.mean(axis=0)
+    for ridge, found in zip(curve.RIDGES, curve._path_scores(Z, y, unseen), strict=True):
+        if ridge >= 1e-6:  # below, the primal solution is rounding alone
+            w = np.linalg.solve(centred.T @ centred / 30 + ridge * np.eye(50), centred.T @ (y - mean) / 30)
+            assert found == pytest.approx((unseen - Z.mean(axis=0)) @ w + mean, abs=1e-5)
 
 
 def test_roc_with_ties():
@@ -306,3 +393,107 @@ def test_segments_are_levels_and_quarters():
     quarters = dict(column_segments("x0", None, np.arange(101.0)[:, None]))
     assert next(iter(quarters)) == "x0 from 0 to 25"
     assert np.sum(list(quarters.values()), axis=0).tolist() == [1] * 101
+
+
+def test_segments_of_few_values_of_dates_and_of_means():
+    garden = dict(column_segments("garden", None, np.array([[0.0], [1.0], [1.0]])))
+    assert {name: rows.tolist() for name, rows in garden.items()} == {
+        "garden = 0": [True, False, False], "garden = 1": [False, True, True],
+    }  # fmt: skip
+    days = np.arange(20_000.0, 20_101.0)[:, None]
+    assert next(iter(dict(column_segments("day", Column("day", "date"), days)))) == "day from 2024-10-04 to 2024-10-29"
+    times = dict(column_segments("seen", Column("seen", "date"), days + 0.5))
+    assert next(iter(times)) == "seen from 2024-10-04 12:00 to 2024-10-29 12:00"
+    zips = dict(column_segments("zip", Column("zip", "target", ("1", "2")), np.arange(101.0)[:, None]))
+    assert next(iter(zips)) == "zip, by its mean of the target, from 0 to 25"
+
+
+def test_numbers_with_gaps_are_a_line_and_a_dotted_one():
+    found = importance.Dependence("area", (1.0, 2.0, 3.0, "missing"), np.array([[1.0], [2.0], [3.0], [9.0]]))
+    _, (axes,) = panels((3, 3), 1)
+    importance.draw_dependence(axes, found, ["output 0"])
+    dotted, line = axes.get_lines()
+    assert (dotted.get_linestyle(), dotted.get_ydata()[0]) == (":", 9.0)
+    assert line.get_xdata().tolist() == [1.0, 2.0, 3.0]
+
+
+def test_the_lead_leaves_names_of_classes_alone():
+    X, y = labelled(60)
+    model = run.train(ArraySource(X, np.array(["A", "B", "C"])[y]), Recipe(D=10, pilot="none")).model
+    assert lead(Evidence(model, ALONE, {})).startswith("Classification into 3 classes (A, B, C), ")
+
+
+# -- blends
+
+
+@pytest.fixture(scope="module")
+def blend():
+    X, y = smooth(2100)
+    recipe = Recipe(map="blend", D=40, grids=12, pilot="none", kernel="gaussian")
+    with pytest.MonkeyPatch.context() as now:
+        now.setattr(stacking, "LEAST_SHARE", 0.0)  # all stay, however little they bring
+        return run.train(ArraySource(X, y), recipe, run.Settings(threads=1)).model
+
+
+def of_members(model, *numbers):
+    """The blend with some of its members alone, as where others bring nothing."""
+    members, outputs = model.map.members, model.map.outputs
+    kept = BlendMap(tuple(members[number] for number in numbers), outputs)
+    told = [model.metadata["members"][number] for number in numbers]
+    return replace(model, pipeline=replace(model.pipeline, map=kept), metadata={**model.metadata, "members": told})
+
+
+def test_a_blend_tells_of_the_members_that_it_has(blend):
+    whole, trees = (Evidence(model, ALONE, {}) for model in (blend, of_members(blend, 2)))
+    assert ("blend of", "landmarks, random binning and trees") in tiles(whole)
+    assert "λ of landmarks" in dict(tiles(whole))
+    assert "gaussian kernel" in lead(whole)
+    assert ("model", "trees") in tiles(trees)
+    assert not [name for name, _ in tiles(trees) if "λ" in name]
+    assert "kernel" not in lead(trees)
+    settings = [dict(history.settings(each).table) for each in (whole, trees)]
+    assert {"kernel", "length scale", "grids", "ridge"} <= set(settings[0])
+    assert not {"kernel", "length scale", "gamma", "grids", "table bits", "ridge", "D"} & set(settings[1])
+    for table in settings:
+        assert not {"quantile", "huber epsilon"} & set(table)
+        assert "auto" not in table.values()
+
+
+def test_trees_show_the_columns_that_they_cut(blend):
+    section = history.learned(Evidence(of_members(blend, 2), ALONE, {}))
+    (picture,) = section.pictures
+    cuts = np.bincount(blend.map.members[2].map.columns.ravel())
+    assert picture.name == "trees"
+    assert picture.alt.startswith(f"Most cuts are in x{cuts.argmax()}")
+    assert section.text == ""  # nothing of it was learned before the pass
+    both = [picture.name for picture in history.learned(Evidence(blend, ALONE, {})).pictures]
+    assert both == ["bins", "trees"]
+
+
+def test_trials_of_binning_and_with_a_metric_are_apart(blend):
+    trial = {"scaling": "standard", "kernel": "gaussian", "length_scale": 2.0, "D": 8, "error": 0.5, "rows": 90}
+    binned = [{**trial, "kernel": "bins:4", "grids": 4, "length_scale": width, "D": 0} for width in (1.0, 3.0)]
+    trials = [trial, {**trial, "length_scale": 3.0, "metric": "full", "error": 0.2}, *binned]
+    told = replace(blend, metadata={**blend.metadata, "pilot": trials, "compared": "landmarks 0.2, trees 0.3"})
+    section = history.search(Evidence(told, ALONE, {}))
+    widths, rounds = section.pictures[:2]
+    (axes,) = widths.figure.axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "gaussian, standard",
+        "gaussian, standard, learned metric",
+    ]
+    assert (widths.name, rounds.name) == ("widths", "rounds")
+    assert rounds.figure.axes[0].get_lines()[0].get_xdata().tolist() == [1, 2]
+    assert "Errors of trials on the same rows: landmarks 0.2, trees 0.3." in section.text
+
+
+def test_levels_are_shown_in_their_order():
+    X = np.eye(4)[:, :3][np.random.default_rng(0).integers(0, 4, 60)]
+    model = run.train(ArraySource(*smooth(60)), Recipe(D=8, pilot="none")).model
+    column = Column("cut", "onehot", levels=("a", "b", "c"))
+    found = importance.dependence_of(
+        replace(model, pipeline=replace(model.pipeline, columns=Columns((column,)))),
+        lambda X: X @ [[1.0], [2.0], [3.0]], X, "cut", np.arange(3),
+    )  # fmt: skip
+    assert found.values == ("a", "b", "c", "other")
+    assert found.predictions[:, 0].tolist() == [1.0, 2.0, 3.0, 0.0]

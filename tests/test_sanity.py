@@ -16,11 +16,13 @@ from streamrf.features.targets import TargetCoding
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.reports.report import make_report
+from streamrf.solvers.lambda_path import LambdaWalk
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE
 from streamrf.training import sanity
 from streamrf.training.run import Settings, train
 
+pytestmark = pytest.mark.usefixtures("in_little_time")
 RECIPE = Recipe(D=40, kernel="gaussian", length_scale=2.0, scaling="standard", bits="8", pilot="none")
 
 
@@ -142,13 +144,30 @@ def holdout(error, baseline, high, log_loss=0.5, **more):
         pytest.param(holdout(0.2, 0.3, 0.25, linear={"error": 0.1}), ["linear ridge is better"], id="worse"),
         pytest.param(holdout(0.2, 0.3, 0.25, linear={"error": 0.199}), [], id="about a line"),
         pytest.param({"rmse": 2.0, "baseline": {"rmse": 1.9}}, ["always predicting the mean"], id="numbers"),
-        pytest.param(None, [], id="nothing held out"),
+        pytest.param(
+            {"rmse": 1.2, "r2": 0.2, "interval": {"rmse": (0.9, 1.5), "r2": (0.1, 0.3)}, "baseline": {"rmse": 1.35}},
+            [],
+            id="groups of rows make wide intervals, but each row is better",
+        ),
+        pytest.param(None, ["No row judges the model"], id="nothing held out"),
+        pytest.param(
+            {"rmse": 0.1, "rows": 3, "interval": {}, "baseline": {"rmse": 1.9}}, ["Only 3 rows judge"], id="few judges"
+        ),
     ],
 )  # fmt: skip
 def test_what_is_said_of_figures(found, said):
     warnings = sanity.advice({"holdout": found}, RECIPE)
     assert len(warnings) == len(said)
     assert all(words in text for words, text in zip(said, warnings, strict=True))
+
+
+def test_classes_that_count_alike_are_judged_alike():
+    """They cost error on purpose."""
+    figures = holdout(0.18, 0.06, 0.21, log_loss=0.7, balanced_accuracy=0.82, by_class=[{}, {}])
+    balanced = RECIPE.with_(class_weight="balanced")
+    assert sanity.advice({"holdout": figures}, balanced) == []
+    assert "no better" in sanity.advice({"holdout": {**figures, "balanced_accuracy": 0.5}}, balanced)[0]
+    assert "no better" in sanity.advice({"holdout": figures}, RECIPE)[0]
 
 
 def test_noise_is_no_better_than_the_mean():
@@ -162,7 +181,123 @@ def test_features_that_are_used_up_are_said():
     few = trained(X, y, D=16, length_scale=3.0, ridge=1e-9).metadata
     assert few["effective_dimension"] == pytest.approx(16, rel=0.1)
     assert any("effective dimension is 16 of 16" in text for text in few["warnings"])
-    assert sanity.advice({"effective_dimension": 30.0}, RECIPE) == []
+    blind = RECIPE.with_(holdout=0.0)
+    assert sanity.advice({"effective_dimension": 30.0}, blind) == []
+    assert len(sanity.advice({"effective_dimension": 39.0}, blind)) == 1
+
+
+def test_features_of_a_blend_that_are_used_up_are_said_where_there_are_more_to_be_had():
+    blend = RECIPE.with_(map="blend", holdout=0.0)
+    (warning,) = sanity.advice({"effective_dimension": 39.0, "rows": 900}, blend)
+    assert "Set `map` to blend and `D` to more than 40" in warning
+    assert sanity.advice({"effective_dimension": 39.0, "rows": 60}, blend) == []  # most rows are landmarks already
+
+
+def test_nothing_is_said_of_landmarks_that_a_blend_has_left_out():
+    told, blend = {"effective_dimension": 39.0, "rows": 900, "warnings": ["narrow"]}, RECIPE.with_(map="blend")
+    said = [
+        sanity.advice({**told, "members": [{"map": name}]}, blend.with_(holdout=0.0)) for name in ("landmarks", "trees")
+    ]
+    assert [len(each) for each in said] == [2, 0]
+
+
+def few_features(rng):
+    """The quickstart's table and kernel, which ended at lambda 1e-12: D is too small."""
+    X = rng.standard_normal((20_000, 20))
+    y = np.sin(X[:, 0] + X[:, 1]) + 0.5 * np.cos(X[:, 2]) * X[:, 3] + 0.3 * rng.standard_normal(20_000)
+    return X, y, {"D": 64, "kernel": "laplacian", "length_scale": 126.0}
+
+
+def a_line(rng):
+    X = rng.standard_normal((400, 2))
+    return X, X[:, 0] * 0.5, {"D": 24, "length_scale": 8.0, "scaling": "none"}
+
+
+def noise(rng):
+    X = rng.standard_normal((2000, 3))
+    return X, rng.standard_normal(2000), {"D": 64, "length_scale": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("table", "what", "cure"),
+    [
+        (few_features, "The features are used up", "Raise `D` for a smaller error."),
+        (a_line, "is the smallest there is", "raise `D`."),
+        (noise, "The model is no better than the baseline", "Check the inputs"),
+    ],
+)
+def test_lambda_at_an_end_of_its_range(table, what, cure):
+    """Before, a run ended at lambda 1e-12 or 10 without a word."""
+    X, y, settings = table(np.random.default_rng(0))
+    told = Notes()
+    model = trained(X, y, reporter=told, bits="float64", **settings)
+    (warning,) = [text for text in model.metadata["warnings"] if what in text]
+    assert cure in warning
+    assert f"warning: {warning}" in told.notes
+
+
+class Falling(LambdaWalk):
+    """The larger, the better."""
+
+    def errors(self, ridge):
+        return np.array([1 / ridge])
+
+    def keep(self, outputs):
+        """Nothing."""
+
+
+def test_the_largest_lambda_says_what_to_do():
+    path = Falling()
+    path.choose(1e-3)
+    (words,) = path.at_an_end()
+    assert words.startswith("Lambda 100 is the largest there is")
+    assert "leave `kernel` and `length_scale` to the pilot" in words
+    path = Falling()
+    path.choose(1e-3, fixed=True)
+    assert path.at_an_end() == []
+
+
+# -- words of the default model, with nothing set
+
+
+def default(X, y):
+    return train(open_source((X, y)), Recipe(), Settings(threads=1)).model
+
+
+def test_the_default_says_that_few_rows_judge():
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    words = default(X, X[:, 0]).metadata["warnings"]
+    assert any("rows judge the model" in text for text in words)
+
+
+def test_the_default_says_that_noise_is_no_better_than_the_mean():
+    rng = np.random.default_rng(0)
+    model = default(rng.standard_normal((2100, 3)), rng.standard_normal(2100))
+    assert model.recipe.map == "blend"
+    assert any("no better than the baseline" in text for text in model.metadata["warnings"])
+
+
+def test_the_default_says_that_kernels_cannot_be_told_apart():
+    """A rare class: some ten rows of it judge the trials."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2100, 3))
+    model = default(X, (rng.random(2100) < 0.02 * (X[:, 0] > 0)).astype(int))
+    assert "landmarks" in model.metadata["trained"]
+    assert model.metadata["certainty"]["others"]
+    kept = [each["map"] for each in model.metadata["members"]]
+    assert any("too few to tell" in text for text in model.metadata["warnings"]) == ("landmarks" in kept)
+
+
+def fast_wave(rows):
+    x = np.random.default_rng(0).uniform(0, 1, (rows, 1))
+    return x, np.sin(3000 * x[:, 0]) + 0.1 * np.random.default_rng(1).standard_normal(rows)
+
+
+def test_the_default_says_that_width_and_lambda_are_at_an_end():
+    model = default(*fast_wave(21_000))
+    assert any("is the narrowest that the pilot tried" in text for text in model.metadata["warnings"])
+    (text,) = [text for text in model.metadata["warnings"] if text.startswith("Lambda")]
+    assert f"set `map` to {model.recipe.map} and `D` to more than {model.recipe.D:,}." in text
 
 
 def test_warnings_are_in_every_place(tmp_path):

@@ -74,6 +74,7 @@ def pinned_scaling(kind="pca"):
     rotation = ((np.arange(d * d).reshape(d, d) * 37) % 29 - 14) / 8.0
     return Scaling(
         kind, "keep", centre=np.arange(d) / 3.0, factor=1.0 / (np.arange(d) + 0.7),
+        low=np.array([-2.0, -9.0, -1e9, -1.5, -9.0, -1e9]), high=np.array([9.0, 1.0, 1e9, 2.0, 9.0, 1e9]),
         log_columns=np.array([1, 3]), log_rates=np.array([0.37, 1.9]),
         rank_columns=np.array([2, 5]), rank_offsets=np.array([0, 4, 9]),
         knots=np.array([-1.0, 0.1, 2.5, 3.0, 0.0, 1.0, 2.0, 4.0, 8.0]), levels=np.arange(9) / 7.0,
@@ -83,6 +84,7 @@ def pinned_scaling(kind="pca"):
 
 def naive_columns(s, row):
     """One row in Python's own arithmetic, which no compiler fuses, reorders or hands to a library."""
+    row = [min(max(x, low), high) for x, low, high in zip(row, s.low.tolist(), s.high.tolist(), strict=True)]
     out = [(x - c) * f for x, c, f in zip(row, s.centre.tolist(), s.factor.tolist(), strict=True)]
     for j, rate in zip(s.log_columns, s.log_rates.tolist(), strict=True):
         log = math.copysign(float(_log1p.py_func(abs(row[j]) * rate)), row[j])
@@ -168,7 +170,33 @@ def test_minmax_is_minus_one_to_one(X):
     out = scaling.transform(X, np.float64)[:, :4]
     assert np.allclose(out.min(axis=0), -1.0, rtol=1e-12)
     assert np.allclose(out.max(axis=0), 1.0, rtol=1e-12)
-    assert scaling.transform(2 * X + 10)[:, 0].max() > 1.5
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_beyond_the_range_are_held_at_its_ends(X, kind, dtype):
+    """A map that was trained on no such row answers as it would at the end of the range; before, by chance."""
+    scaling = fit_scaling(kind, X)
+    far = np.vstack([X - 50, X + 50]).astype(dtype)
+    held = far if kind == "none" else np.clip(far, X.min(axis=0), X.max(axis=0)).astype(dtype)
+    assert np.array_equal(scaling.transform(far), scaling.transform(held))
+    assert np.array_equal(
+        scaling.transform(X), replace(scaling, low=scaling.low - 99, high=scaling.high + 99).transform(X)
+    )
+
+
+def test_the_range_is_that_of_rows_that_weigh_something(X):
+    weights = np.ones(len(X))
+    weights[X[:, 0].argmax()] = 0.0
+    scaling = fit_scaling("standard", X, weights)
+    assert scaling.high[0] == np.sort(X[:, 0])[-2]
+
+
+def test_scalings_of_older_files_hold_nothing_back(X):
+    document, arrays = fit_scaling("standard", X).to_parts()
+    older = Scaling.from_parts(document, {k: v for k, v in arrays.items() if not k.endswith((".low", ".high"))})
+    far = X.astype(np.float64) + 50
+    assert np.array_equal(older.transform(far, np.float64), (far - older.centre) * older.factor)
 
 
 def test_log_is_the_signed_log_of_heavy_columns_standardised(X):
@@ -336,6 +364,8 @@ def test_parts_survive_the_round_trip(kind, X):
         {"levels": np.zeros(8)},
         {"knots": np.zeros((3, 3))},
         {"rotation": np.zeros((6, 5))},
+        {"low": np.zeros(5)},
+        {"high": np.full(6, -1e300)},
         {"rotation": np.zeros((0, 0))},
     ],
 )
@@ -348,7 +378,7 @@ def test_damaged_arrays_are_refused_before_compiled_code_sees_them(damage):
 
 def test_missing_arrays_and_unknown_kinds_are_refused():
     document, arrays = pinned_scaling().to_parts()
-    for name in arrays:
+    for name in arrays.keys() - {"scaling.low", "scaling.high"}:
         with pytest.raises(FileFormatError, match="missing"):
             Scaling.from_parts(document, {key: value for key, value in arrays.items() if key != name})
     for wrong in ({}, document | {"kind": "magic"}, document | {"binary": None}, document | {"kind": []}, [1]):

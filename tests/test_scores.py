@@ -10,6 +10,7 @@ from statistics_conformance import StatisticConformance, make_blocks
 
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
+from streamrf.statistics.calibration import fit_calibration
 from streamrf.statistics.metrics import Unit
 from streamrf.statistics.scores import Calibration, Scores
 from streamrf.support.threads import ALONE
@@ -168,6 +169,7 @@ def by_scikit_learn(X, y, coding, w):
     if two:
         found["auc"] = sk.roc_auc_score(codes, X[:, 0], sample_weight=w)
         found["average_precision"] = sk.average_precision_score(codes, X[:, 0], sample_weight=w)
+        found["of the first class"] = sk.average_precision_score(1 - codes, -X[:, 0], sample_weight=w)
     return found
 
 
@@ -180,6 +182,9 @@ def test_figures_of_classes_are_those_of_scikit_learn(count, weights):
     assert [each["class"] for each in by_class] == list(coding.classes)
     for name in ("precision", "recall", "f1"):
         assert [each[name] for each in by_class] == pytest.approx(wanted.pop(name), rel=1e-7)
+    if count == 2:
+        known = [wanted.pop("of the first class"), wanted["average_precision"]]
+        assert [each["average_precision"] for each in by_class] == pytest.approx(known, abs=1e-4)
     assert np.allclose(found.pop("confusion"), wanted.pop("confusion"))
     baseline, known = found.pop("baseline"), wanted.pop("baseline")
     assert baseline.pop("class") == known.pop("class")
@@ -259,7 +264,8 @@ def test_a_class_without_rows_has_no_recall():
     assert found["by_class"][0]["recall"] is None
     assert found["balanced_accuracy"] == pytest.approx(np.mean([each["recall"] for each in found["by_class"][1:]]))
     nothing = judged(np.full((4, 1), -9.0), np.array(["ant"] * 4), TargetCoding.classification(NAMES[:2]))[0]
-    assert nothing["by_class"][1] == {"class": "bee", "rows": 0, "precision": None, "recall": None, "f1": None}
+    unknown = dict.fromkeys(("precision", "recall", "f1", "average_precision"))
+    assert nothing["by_class"][1] == {"class": "bee", "rows": 0, **unknown}
     assert nothing["average_precision"] is None
 
 
@@ -284,3 +290,16 @@ class TestConformance(StatisticConformance):
     @pytest.fixture
     def blocks(self, case):
         return make_blocks(case[0][:90], case[1][:90], [20, 20, 55])
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.02, 0.002])
+def test_a_rare_class_is_calibrated_however_close_its_scores_lie(spread):
+    """Slopes were shrunk in units of the scores, and shifts left out for one row more that was wrong."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(24_000)
+    p = 1 / (1 + np.exp(6.0 - 2 * x))  # one in a hundred and a few
+    codes, scores = (rng.random(24_000) < p).astype(np.int64), (spread * x - 0.98)[:, None]
+    found = fit_calibration(scores[:4000], codes[:4000]).probabilities(scores[4000:])[:, 1]
+    fresh = codes[4000:]
+    losses = [-np.mean(np.log(np.where(fresh == 1, each, 1 - each))) for each in (found, p[4000:])]
+    assert losses[0] < 1.02 * losses[1]

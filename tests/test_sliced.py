@@ -11,7 +11,6 @@ from sources_conformance import ROWS, SourceConformance, make_X
 
 from streamrf.api.inputs import Batch, is_stored, stored_source
 from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced
-from streamrf.data.source import Span
 from streamrf.support.errors import InputError
 
 
@@ -22,34 +21,12 @@ class Given(SourceConformance):
     test_without_targets = test_targets_only_where_there_are_any = None
 
 
-class TestDaskArrays(Given):
-    x_types = ("f4", "f8", "i4", "?")
-    y_kinds = ("float", "int", "two")
-
-    def store(self, folder: Path, X: np.ndarray, y: np.ndarray | None, chunk_rows: int) -> dict[str, Any]:
-        targets = None if y is None else da.from_array(y, chunks=chunk_rows + 3)
-        return {"data": SlicedSource(da.from_array(X, chunks=(chunk_rows, 2)), targets)}
-
-
 class TestSparseMatrices(Given):
     x_types = ("f4", "f8", "i4")
     y_kinds = ("float", "text", "two")
 
     def store(self, folder: Path, X: np.ndarray, y: np.ndarray | None, chunk_rows: int) -> dict[str, Any]:
         return {"data": SlicedSource(sparse.csr_array(X), y)}
-
-
-def test_chunks_are_those_of_the_array():
-    X = da.from_array(make_X(), chunks=((40, 0, 57), 5))
-    assert SlicedSource(X).chunks() == (Span(0, 40), Span(40, ROWS))
-
-
-def test_rows_that_nobody_has_counted_are_counted():
-    X = da.from_array(make_X(), chunks=(30, 5))
-    some = X[X[:, 0] > 0]
-    assert np.isnan(some.shape[0])
-    source = SlicedSource(some)
-    assert source.n_rows == int((make_X()[:, 0] > 0).sum())
 
 
 def test_what_is_read_in_parts_and_what_is_not(tmp_path):

@@ -67,6 +67,12 @@ def test_an_unknown_label_is_named():
         (np.array([True, False]), "classification"),
         (np.arange(10), "classification"),
         (np.arange(60), "regression"),
+        (np.repeat(np.arange(26), 30), "classification"),  # letters
+        (np.repeat([1, 2, 3, 4, 5, 7], [90, 40, 80, 40, 45, 90]), "classification"),  # labels of which one is not used
+        (np.repeat([2, 4, 9, 14], [50, 50, 49, 51]), "classification"),  # in any numbers, if all are as common
+        (np.repeat([3, 4, 5, 6, 7, 8, 9], [2, 16, 145, 219, 88, 17, 1]), "regression"),  # grades
+        (np.repeat(np.arange(1, 21), [1, *range(2, 21)]), "regression"),  # counts with a thin tail
+        (np.repeat([12, 13, 14, 16, 18], [5, 1, 1, 3, 1]), "regression"),  # years of school
         (np.array([0.0, 1.0, 1.0]), "classification"),
         (np.array([0.0, 0.5, 1.0]), "regression"),
     ],
@@ -146,3 +152,27 @@ def test_targets_far_from_those_to_fit_make_steps_coarser_and_nothing_else():
 def test_targets_to_fit_that_are_all_equal_leave_room_for_the_others():
     coding = TargetCoding.regression(np.array([-7.0]), np.array([9.0])).narrowed(np.array([3.0, 3.0]))
     assert coding.encode(np.array([-7.0, 9.0]), make_precision("12")).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "cure"),
+    [
+        ([f"{i},5" for i in range(4)], "decimal"),
+        ([f"{i}/12/2023" for i in range(1, 4)], "dates"),
+        ([*map(str, range(1000, 1060)), "unknown"], "null='unknown'"),
+        ([f"{i}.5" for i in range(60)], "store numbers"),
+    ],
+)
+def test_text_that_was_meant_to_be_numbers_does_not_become_classes(labels, cure):
+    scan = TargetScan()
+    scan.update(np.array(labels, object))
+    with pytest.raises(DataError, match=cure):
+        settle_targets(scan, "auto", "O", "error")
+    assert settle_targets(scan, "classification", "O", "error").classes
+
+
+@pytest.mark.parametrize("labels", [["yes", "no"], ["1", "2", "3"], ["01067", "01069"], ["a", *map(str, range(9))]])
+def test_labels_that_look_like_few_numbers_are_classes(labels):
+    scan = TargetScan()
+    scan.update(np.array(labels, object))
+    assert len(settle_targets(scan, "auto", "O", "error").classes) == len(labels)

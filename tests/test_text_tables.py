@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 from commands import FAST, PROJECT, done, everything_in, streamrf
 
+from streamrf.api import predict, train
 from streamrf.data.cache import FOLDER, Reading
 from streamrf.data.columns import Handling
 from streamrf.data.open import open_source, readable
@@ -25,6 +27,8 @@ from streamrf.data.readers.base import Lines, Unfit
 from streamrf.data.readers.csv import SLICE, CsvBatches, CsvParser, CsvReading, leading_zeros
 from streamrf.data.readers.dialect import Dialect
 from streamrf.data.readers.jsonl import JsonLinesBatches
+from streamrf.models.model import Model
+from streamrf.recipe import Recipe
 from streamrf.support import errors
 from streamrf.support.progress import Reporter
 
@@ -189,6 +193,19 @@ def test_values_of_several_types_in_objects_are_text(tmp_path, monkeypatch):
     for size in (1, 300):
         monkeypatch.setitem(base.line_blocks.__kwdefaults__, "size", size)
         assert JsonLinesBatches(str(path)).schema == schema
+
+
+@pytest.mark.parametrize(
+    "texts", [["2024-01-31T00:00:00.000", "2024-02-01"], ["2024-01-31T00:00:00.000Z", "2024-02-01T01:00:00+01:00"]]
+)
+def test_times_with_a_fraction_in_objects_are_dates(tmp_path, monkeypatch, texts):
+    """As pandas writes them. They used to be text, and were left out as identifiers."""
+    path = written(tmp_path, "".join(json.dumps({"t": text, "s": "no time"}) + "\n" for text in texts), "t.jsonl")
+    for size in (1, 300):
+        monkeypatch.setitem(base.line_blocks.__kwdefaults__, "size", size)
+        table, _ = parquet_of(path)
+        assert [str(value) for value in table["t"].to_pylist()] == ["2024-01-31 00:00:00", "2024-02-01 00:00:00"]
+        assert table["s"].type == pa.string()
 
 
 # -- the parquet that is kept
@@ -447,20 +464,45 @@ def test_kept_columns_have_types_in_parquet_and_json(people):
     assert "column 'when' is text" in answer.err
 
 
+def test_csv_and_parquet_of_a_table_differ_by_what_csv_cannot_say(tmp_path):
+    """Codes of digits can be named, words for missing are nulls, and 32 bits cost a last digit."""
+    rng = np.random.default_rng(0)
+    x, codes = rng.standard_normal(500), rng.choice(["1", "12", "7"], 500)
+    marks, y = rng.choice(["a", "?", "b"], 500), x + (codes == "7")
+    recipe = Recipe(D=32, pilot="none", length_scale=2.0, bits="12", ridge=1e-4, holdout=0.0)
+
+    def trained(name, columns, place, bits="12", **handling):
+        table, path = pa.table(columns | {"y": y}), tmp_path / f"{name}.{place}"
+        (pq.write_table if place == "parquet" else arrow_csv.write_csv)(table, path)
+        source = open_source(path, target="y", columns=Handling(**handling))
+        model = train(source, recipe.with_(bits=bits)).model
+        return model.metadata["statistics_digest"], predict(model, str(path))
+
+    coded = {"x": x, "code": codes}
+    wanted = trained("a", coded, "parquet")[0]
+    assert trained("a", coded, "csv")[0] != wanted
+    assert trained("a", coded, "csv", categorical=("code",))[0] == wanted
+    gaps = pa.array([None if mark == "?" else mark for mark in marks])
+    assert trained("b", {"x": x, "m": marks}, "csv")[0] == trained("c", {"x": x, "m": gaps}, "parquet")[0]
+    narrow = {"x": pa.array(x, pa.float32())}
+    found = [trained("d", narrow, place, "float64")[1] for place in ("parquet", "csv")]  # others may round another way
+    assert np.abs(found[0] - found[1]).max() < 1e-5
+
+
 # -- all the way
 
 
 def nasty(folder: Path, rows: int, seed: int) -> Path:
-    """Marks, quotes, gaps, mixed types, empty and constant columns, infinities, dates in three formats."""
+    """Marks, quotes, gaps, mixed types, empty and constant columns, infinities, dates in three formats, many levels."""
     rng = np.random.default_rng(seed)
     size, when = rng.normal(size=rows), rng.integers(0, 700, rows)
     days = [np.datetime64("2022-01-01") + np.timedelta64(int(day), "D") for day in when]
     table = {
         "größe, in m": [f"{value:.3f}".replace(".", ",") for value in size],
         'kind "x"': rng.choice(["a; b", 'say "hi"', "line\nbreak", "ü"], rows).tolist(),
-        "zip": [f"{code:05}" for code in rng.integers(1, 300, rows)],
+        "zip": [f"{code:05}" for code in rng.integers(1, 5001, rows)],
         "id": [f"row {i} {seed}" for i in range(rows)],
-        "mixed": [str(value) if value % 7 else "many" for value in rng.integers(0, 50, rows)],
+        "mixed": [str(value) if value % 11 else "many" for value in rng.integers(0, 50, rows)],
         "empty": [""] * rows,
         "constant": ["7"] * rows,
         "far": ["inf" if value < 0.02 else f"{value:.2f}".replace(".", ",") for value in rng.random(rows)],
@@ -481,7 +523,7 @@ def nasty(folder: Path, rows: int, seed: int) -> Path:
 
 
 def test_a_nasty_table_goes_all_the_way(tmp_path):
-    train, new = nasty(tmp_path, 1500, 0), nasty(tmp_path, 300, 1)
+    train, new = nasty(tmp_path, 6000, 0), nasty(tmp_path, 300, 1)
     reading = ("--decimal", ",", "--dates", "DMY", "--dates", "stamp=YMD")
     settings = ("--D", "300", "--pilot", "none", "--threads", "1")
     answer = done("train", train, "--target", "Preis, €", *reading, *settings, "--out", tmp_path / "m.model")
@@ -490,6 +532,11 @@ def test_a_nasty_table_goes_all_the_way(tmp_path):
     found = {each["column"]: each["type"] for each in done("inspect", train, "--json", *reading).json["columns"]}
     assert {found[name] for name in ("iso", "day first", "stamp")} == {"date"}
     assert {found[name] for name in ("größe, in m", "far", "Preis, €")} == {"number"}
+    kinds = {column.name: column.kind for column in Model.load(tmp_path / "m.model").columns.columns}
+    assert kinds["zip"] == "target"
+    assert kinds["constant"] == "number"
+    assert "empty" not in kinds
+    assert "id" not in kinds
     assert done("evaluate", tmp_path / "m.model", new, *reading, "--json").json["r2"] > 0.3
     done("predict", tmp_path / "m.model", new, *reading, "--keep", "id", "--out", tmp_path / "p.csv", "--quiet")
     with open(tmp_path / "p.csv", newline="") as file:
@@ -499,3 +546,7 @@ def test_a_nasty_table_goes_all_the_way(tmp_path):
     with open(tmp_path / "two.csv", newline="") as file:  # through parquet, and as rows came: the same
         again = [float(row["prediction"]) for row in csv.DictReader(file)]
     assert again[:300] == [float(row["prediction"]) for row in rows]
+    done("report", tmp_path / "m.model", "--data", new, *reading, "--out", tmp_path / "r.html", "--quiet")
+    page = (tmp_path / "r.html").read_text()
+    assert "größe, in m" in page
+    assert "kind &quot;x&quot;" in page or "kind &#34;x&#34;" in page

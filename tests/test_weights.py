@@ -132,8 +132,11 @@ RECIPE = Recipe(
 )
 
 
-def trained(recipe, weights=None):
-    X, y, _ = table()
+MANY = 16_000  # rows, a quarter of no weight, that are not summed in float64 any more
+
+
+def trained(recipe, weights=None, rows=120):
+    X, y, _ = table(rows)
     return train(open_source((X, y), sample_weight=weights), recipe, Settings(threads=1)).model
 
 
@@ -158,15 +161,16 @@ def test_balanced_classes_reach_the_direct_route():
     np.testing.assert_allclose(model.scores(X, ALONE)[:, 0], dense.predict(Z), atol=1e-8)
 
 
-def test_exact_features_are_weighed_by_conjugate_gradients():
-    _, _, w = table()
-    assert trained(RECIPE.with_(bits="8"), w).recipe.solver == "cg"
+def test_exact_features_of_many_rows_are_weighed_by_conjugate_gradients():
+    few, many = table()[2], table(MANY)[2]
+    assert trained(RECIPE.with_(bits="8"), few).recipe.solver == "cholesky"
+    assert trained(RECIPE.with_(bits="8"), many, MANY).recipe.solver == "cg"
 
 
-def test_exact_sums_refuse_weights():
-    _, _, w = table()
+def test_exact_sums_of_many_rows_refuse_weights():
+    _, _, w = table(MANY)
     with pytest.raises(InputError, match="`solver='cg'`"):
-        trained(RECIPE.with_(bits="8", solver="cholesky"), w)
+        trained(RECIPE.with_(bits="8", solver="cholesky"), w, MANY)
 
 
 @pytest.mark.parametrize("bits", ["auto", "8"])
@@ -175,7 +179,7 @@ def test_exact_sums_refuse_weights():
     [({"solver": "cholesky"}, "use `solver='cg'`, or `bits='float32'`$"), ({"cv": 3}, "use `bits='float32'`$")],
 )
 def test_the_plan_refuses_weights_that_the_sums_would(bits, how, cure):
-    X, y, w = table()
+    X, y, w = table(MANY)
     sizes = {"outputs": 1, "threads": 1, "budget": None}
     weighted, balanced = open_source((X, y), sample_weight=w), ArraySource(X, (y > 0).astype(int))
     for source, class_weight in ((weighted, None), (balanced, "balanced")):
@@ -235,6 +239,24 @@ def test_every_route_calibrates_with_the_same_weights():
     assert (direct.recipe.solver, cg.recipe.solver) == ("cholesky", "cg")
     np.testing.assert_allclose(direct.calibration.slope, cg.calibration.slope, rtol=0.1)
     np.testing.assert_allclose(direct.calibration.shift, cg.calibration.shift, atol=0.2)
+
+
+def test_rows_of_no_weight_might_as_well_not_be_there():
+    """They made a small table a large one: other rows judged, no folds chose lambda, and the pilot saw other rows. A
+    kernel was chosen that the rows which count would not have chosen."""
+    X, y, _ = table(12_000)
+    counts = np.arange(12_000) % 20 == 0
+    y = np.where(counts, np.sin(3 * X[:, 0]), 5.0 * y)
+    recipe = Recipe(D=60, map="sobol")
+    model, alone = (
+        train(source, recipe, Settings(threads=1)).model
+        for source in (open_source((X, y), sample_weight=counts.astype(float)), ArraySource(X[counts], y[counts]))
+    )
+    for name in ("scaling", "kernel", "length_scale", "bits", "ridge", "solver"):
+        assert getattr(model.recipe, name) == getattr(alone.recipe, name)
+    assert model.metadata["split"] == alone.metadata["split"]
+    np.testing.assert_allclose(model.scores(X[:50], ALONE), alone.scores(X[:50], ALONE), rtol=1e-4, atol=1e-4)
+    assert model.metadata["holdout"]["rmse"] == pytest.approx(alone.metadata["holdout"]["rmse"], rel=1e-4)
 
 
 def test_rows_of_no_weight_have_no_say_in_lambda():
@@ -305,7 +327,7 @@ def test_small_fits_weigh_the_features_that_the_map_has(kind, bits):
 @pytest.mark.parametrize(("bits", "close"), [("float64", 1e-10), ("12", 1e-4)])
 @pytest.mark.parametrize("classifier", [False, True])
 def test_a_weight_is_a_number_of_copies(classifier, bits, close):
-    """Scikit-learn's check_sample_weight_equivalence, with lambda given: rows that choose one are another matter."""
+    """Scikit-learn's check_sample_weight_equivalence, with lambda given and nothing held out."""
     rng = np.random.default_rng(42)
     X, counts = rng.normal(size=(200, 6)), rng.integers(0, 5, 200)
     y = (X[:, 0] * X[:, 1] > 0).astype(int) if classifier else X[:, 0] * X[:, 1]
@@ -316,6 +338,30 @@ def test_a_weight_is_a_number_of_copies(classifier, bits, close):
     repeated = kind(D=60, pilot="none", threads=1, **settings).fit(*copies)
     assert weighted.model_.recipe.length_scale == pytest.approx(repeated.model_.recipe.length_scale, rel=1e-9)
     assert weighted.model_.scores(X, ALONE) == pytest.approx(repeated.model_.scores(X, ALONE), abs=close)
+
+
+@pytest.mark.parametrize("rows", [200, 1600])  # with ten folds, and with five; 1,600 rows come 3,200 times
+@pytest.mark.parametrize("classifier", [False, True])
+def test_a_weight_is_a_number_of_copies_for_all_that_chooses_and_judges(classifier, rows):
+    """Pilot, roles, folds, lambda, calibration and figures: nothing is set but D."""
+    rng = np.random.default_rng(42)
+    X, counts = rng.normal(size=(rows, 3)), rng.integers(0, 5, rows)
+    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.5 * rng.normal(size=rows)  # no lambda so small that rounding matters
+    y = (y > 0).astype(int) if classifier else y
+    order = rng.permutation(counts.sum())
+    copies = (np.repeat(array, counts, axis=0)[order] for array in (X, y))
+    kind = KernelClassifier if classifier else KernelRegressor
+    weighted = kind(D=50, threads=1, random_state=3).fit(X, y, sample_weight=counts).model_
+    repeated = kind(D=50, threads=1, random_state=3).fit(*copies).model_
+    for name in ("scaling", "kernel", "length_scale", "bits", "solver"):
+        assert getattr(weighted.recipe, name) == getattr(repeated.recipe, name)
+    assert weighted.metadata["split"] == repeated.metadata["split"]
+    assert weighted.weights.ridge == repeated.weights.ridge
+    np.testing.assert_allclose(weighted.scores(X, ALONE), repeated.scores(X, ALONE), rtol=1e-6, atol=1e-6)
+    found, expected = (model.metadata["holdout"] for model in (weighted, repeated))
+    for name in ("log_loss", "error") if classifier else ("rmse", "r2"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-6)
+        assert found["interval"][name] == pytest.approx(expected["interval"][name], rel=1e-6)
 
 
 def test_classes_are_balanced_by_the_rows_to_fit():

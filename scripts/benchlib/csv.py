@@ -22,7 +22,7 @@ from benchlib.running import Ended
 from benchlib.running import run as run_process
 
 MINUTES = "about 10 minutes"
-DEFAULTS = {"gigabytes": 5.0, "D": 500, "memory": "1GB"}
+DEFAULTS = {"gigabytes": 5.0, "D": 500, "memory": "1GB"}  # D = 0: nothing set
 TOYS = {"gigabytes": 0.0005, "D": 32, "memory": "4GB"}  # the toy runs in a process that has loaded much else
 LIMITS = {"rate against open_csv": ("at least", 0.5), "peak in GB": ("at most", 1.0)}
 TIMEOUT = 3600
@@ -50,7 +50,8 @@ def measured(context: Context, s: SimpleNamespace) -> Cell:
     with tempfile.TemporaryDirectory(prefix="streamrf-csv-", dir=_made(context.work)) as folder:
         path = Path(folder, "table.csv")
         rows = write(path, round(1e9 * s.gigabytes))
-        asked = ("--target", "y", "--memory", s.memory, "--D", s.D, "--no-cache", *(ours.TOY if context.quick else ()))
+        size = ("--D", s.D) if s.D else ()
+        asked = ("--target", "y", "--memory", s.memory, *size, "--no-cache", *(ours.TOY if context.quick else ()))
         before, converted = alone(context, ALONE, path), alone(context, CONVERSION, path)
         trained = ours.streamrf(context, "train", path, *asked, "--out", f"{path}.model", timeout=TIMEOUT)
         ended = [before, converted, trained, alone(context, ALONE, path)]

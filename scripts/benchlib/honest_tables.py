@@ -37,14 +37,8 @@ def measured(context: Context, train: Path) -> Cell:
     test, model = train.with_name(train.name.replace("-train", "-test")), ours.model_of(context)
     shutil.rmtree(model, ignore_errors=True)
     model.parent.mkdir(parents=True, exist_ok=True)
-    options = (
-        "--out",
-        model,
-        "--overwrite",
-        "--no-statistics",
-        "--no-checkpoint",
-        *(ours.TOY if context.quick else ()),
-    )
+    toy = ours.TOY_BLEND if context.quick else ()
+    options = ("--out", model, "--overwrite", "--no-statistics", "--no-checkpoint", *toy)
     ended = ours.streamrf(context, "train", train, "--target", "target", "--missing", "median", *options, timeout=1800)
     if not ended.ok:
         return ours.failure(ended)

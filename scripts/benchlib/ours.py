@@ -14,6 +14,7 @@ from benchlib.tables import generated
 
 Tables = tuple[Path, Path]
 TOY = ("--pilot", "none")
+TOY_BLEND = (*TOY, "--map", "blend", "--D", 32, "--grids", 8)  # what runs with nothing set, of toy size
 
 
 def streamrf(

@@ -17,8 +17,8 @@ from streamrf.engines.base import Pass, unwatched
 from streamrf.engines.cluster.engine import ADDING_RATE, GROUP_SECONDS, SHARES
 from streamrf.engines.cluster.groups import Groups, units_of
 from streamrf.engines.cluster.passes import Limits, Summing
-from streamrf.engines.cluster.tasks import RowsToRead, add_sums
-from streamrf.engines.cluster.workers import WorkerInfo
+from streamrf.engines.cluster.tasks import RowsToRead, Sums, add_sums
+from streamrf.engines.cluster.workers import Task, WorkerInfo, pause_for
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gram_kernels import Layout
 from streamrf.support.threads import Threads
@@ -44,6 +44,7 @@ class Costs:
     latency: float  # from giving a task to knowing that it is done, if it takes no time
     task: float  # of the driver and the scheduler, who do one thing at a time
     state: int  # bytes
+    pauses: bool = False  # whether the driver sees to what is finished only now and then
 
     @classmethod
     def at(cls, constants: dict[str, Any], D: int, network: str = NETWORK) -> Costs:
@@ -51,7 +52,7 @@ class Costs:
         state, latency = state_bytes(D), constants["latency"]
         move = latency + state / min(constants["moving"], NETWORKS[network])
         row = linear * D + quadratic * D * D
-        return cls(row, state / constants["adding"], move, latency, constants["task"], state)
+        return cls(row, state / constants["adding"], move, latency, constants["task"], state, pauses=True)
 
 
 class Nothing(State):
@@ -77,15 +78,19 @@ class NoStatistic(Statistic[Nothing]):
         return Nothing()
 
 
-class SimulatedFuture:
+class SimulatedTask(Task):
+    """A task that needs ``seconds`` of a worker with a speed of one; a fetch has no worker."""
+
     def __init__(self, number: int, seconds: float) -> None:
-        self.number, self.seconds, self.future = number, seconds, self
-        self.home: str | None = None
-        self.started, self.rows = 0.0, 0
-        self.is_lost, self.value = False, {"arrays": {}, "dropped": 0}
+        super().__init__(number, self)
+        self.seconds = seconds
 
     def failure(self) -> None:
         return None
+
+    @property
+    def value(self) -> Sums:
+        return {"arrays": {}, "dropped": 0}
 
 
 class SimulatedWorkers:
@@ -97,84 +102,96 @@ class SimulatedWorkers:
     def __init__(self, costs: Costs, speeds: np.ndarray) -> None:
         self.costs = costs
         self.speeds = {f"w{i}": float(speed) for i, speed in enumerate(speeds)}
-        self.alive = {home: WorkerInfo(home, 1, None, False) for home in self.speeds}
+        self.alive = {home: WorkerInfo(home, 1, None, 0, False) for home in self.speeds}
         self.memory_limit: int | None = None
         self.clock = self.summed_at = 0.0
         self.rows = self.merges = 0
-        self._free = list(self.speeds)
-        self._sums: deque[SimulatedFuture] = deque()
-        self._adds: dict[str, deque[SimulatedFuture]] = {home: deque() for home in self.speeds}
+        self._idle = dict.fromkeys(self.speeds)  # in the order in which they became free
+        self._sums: deque[SimulatedTask] = deque()
+        self._adds: dict[str, deque[SimulatedTask]] = {home: deque() for home in self.speeds}
         self._running: dict[int, str] = {}
-        self._events: list[tuple[float, int, SimulatedFuture]] = []
+        self._events: list[tuple[float, int, SimulatedTask]] = []
         self._numbers = itertools.count()
 
     def now(self) -> float:
         return self.clock
 
-    def refresh(self) -> None:
-        """Everybody is always there."""
+    def refresh(self) -> bool:
+        """Everybody is always there: one look is enough."""
+        return self.clock == 0
 
-    def submit(self, function: Any, *args: Any, first: bool = False) -> SimulatedFuture:
-        self.clock += self.costs.task
-        if function is add_sums:
-            self.merges += 1
-            home = args[0].home
-            moved = sum(self.costs.move for part in args if part.home != home)
-            future = SimulatedFuture(next(self._numbers), moved + self.costs.add)
-            self._adds[home].append(future)
-        else:
-            rows = sum(stop - start for start, stop in args[0].spans)
-            future = SimulatedFuture(next(self._numbers), rows * self.costs.row)
-            future.rows = rows
-            self._sums.append(future)
+    def submit(self, function: Any, calls: list[tuple[Any, ...]], first: bool = False) -> list[SimulatedTask]:
+        self.clock += self.costs.task * len(calls)
+        found = [self._added(*call) if function is add_sums else self._summed(call[0]) for call in calls]
         self._start()
-        return future
+        return found
+
+    def _added(self, *parts: SimulatedTask) -> SimulatedTask:
+        self.merges += 1
+        home = min((part.home for part in parts), key=self._load)  # as Dask does, where both sums are as large
+        moved = sum(self.costs.move for part in parts if part.home != home)
+        task = SimulatedTask(next(self._numbers), moved + self.costs.add)
+        self._adds[home].append(task)
+        return task
+
+    def _summed(self, rows: RowsToRead) -> SimulatedTask:
+        task = SimulatedTask(next(self._numbers), sum(map(len, rows.spans)) * self.costs.row)
+        self._sums.append(task)
+        return task
+
+    def _load(self, home: str) -> int:
+        return len(self._adds[home]) + (home not in self._idle)
 
     def _start(self) -> None:
         """Free workers take an addition of theirs, else the next sum."""
-        waiting = []
-        for home in self._free:
-            queue = self._adds[home] or self._sums
-            if queue:
+        for home in list(self._idle):
+            if queue := self._adds[home] or self._sums:
+                del self._idle[home]
                 self._run(home, queue.popleft())
-            else:
-                waiting.append(home)
-        self._free = waiting
 
-    def _run(self, home: str, future: SimulatedFuture) -> None:
+    def _run(self, home: str, future: SimulatedTask) -> None:
         future.home, future.started = home, self.clock
         future.seconds = self.costs.latency + future.seconds / self.speeds[home]
         self._running[future.number] = home
         self._ends(future)
 
-    def _ends(self, future: SimulatedFuture) -> None:
+    def _ends(self, future: SimulatedTask) -> None:
         heapq.heappush(self._events, (self.clock + future.seconds, future.number, future))
 
-    def fetch(self, future: SimulatedFuture) -> SimulatedFuture:
-        fetched = SimulatedFuture(next(self._numbers), self.costs.move)
+    def fetch(self, future: SimulatedTask) -> SimulatedTask:
+        fetched = SimulatedTask(next(self._numbers), self.costs.move)
         self._ends(fetched)
         return fetched
 
-    def finished(self, seconds: float) -> list[SimulatedFuture]:
-        """What has come to an end, or the next thing that does."""
-        futures: list[SimulatedFuture] = []
-        while self._events and (not futures or self._events[0][0] <= self.clock):
-            end, number, future = heapq.heappop(self._events)
-            if future.home and number not in self._running:
-                continue  # it was given up
-            self.clock = max(self.clock, end)
-            futures.append(future)
-            if future.home:
-                self._free.append(self._running.pop(number))
-            if future.rows:
-                self.rows, self.summed_at = self.rows + future.rows, end
-        self._start()
-        return futures
+    def finished(self, seconds: float) -> list[SimulatedTask]:
+        """What has come to an end, or, unless there is no time to wait, the next thing that does and all that follows
+        in the pause of the real loop.
 
-    def release(self, future: SimulatedFuture) -> None:
+        While workers are free it may be wanted to do something else: then a second is all that passes.
+        """
+        tasks: list[SimulatedTask] = []
+        if seconds and self._idle and self._events and self._events[0][0] > self.clock + 1:
+            self.clock += 1
+            return []
+        if seconds and self._events:
+            pause = pause_for(len(self.alive)) if self.costs.pauses else 0.0
+            self.clock = max(self.clock, self._events[0][0]) + pause
+        while self._events and self._events[0][0] <= self.clock:
+            end, number, task = heapq.heappop(self._events)
+            if task.home and number not in self._running:
+                continue  # it was given up
+            tasks.append(task)
+            if task.home:
+                self._idle[self._running.pop(number)] = None
+            if not task.inputs:
+                self.rows, self.summed_at = self.rows + task.rows, end
+        self._start()
+        return tasks
+
+    def release(self, future: SimulatedTask) -> None:
         """A task that is given up leaves its worker; a result is not kept anyway."""
         if future.number in self._running:
-            self._free.append(self._running.pop(future.number))
+            self._idle[self._running.pop(future.number)] = None
         elif future.home is None and future in self._sums:
             self._sums.remove(future)
 
@@ -186,8 +203,8 @@ def simulate(costs: Costs, rows: int, speeds: np.ndarray) -> dict[str, float]:
     spans = [Span(start, min(start + unit, rows)) for start in range(0, rows, unit)]
     job = Pass.start(NoStatistic(), ArraySource(np.broadcast_to(np.float32(0), (rows, 1))))
     seconds = max(GROUP_SECONDS, 50 * costs.state / ADDING_RATE)
-    limits, read = Limits(seconds, lambda span: len(span) <= SPAN_ROWS), RowsToRead("", "error")
-    Summing(job, workers, Groups(units_of(spans)), read, limits).run(unwatched)  # type: ignore[arg-type]
+    limits = Limits(seconds, lambda span: len(span) <= SPAN_ROWS)
+    Summing(job, workers, Groups(units_of(spans)), limits).run(unwatched)  # type: ignore[arg-type]
     assert workers.rows == rows == job.done.count
     ideal = rows * costs.row / sum(workers.speeds.values())
     return {"seconds": workers.clock, "merging": workers.clock - workers.summed_at, "ideal": ideal}

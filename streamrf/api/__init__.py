@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,12 @@ import numpy as np
 from streamrf.data.columns import Handling, known_choice, names_of
 from streamrf.data.open import open_source
 from streamrf.data.source import Source
-from streamrf.data.writers import open_shared_writer, open_writer
-from streamrf.engines.base import Engine
+from streamrf.data.writers import is_shared, open_shared_writer, open_writer
+from streamrf.engines.current import engine_for
 from streamrf.models.model import Model
 from streamrf.models.predict import (
     KeptOfSource,
     PredictedColumns,
-    WritingEngine,
     evaluate_rows,
     gather_scores,
     predict_rows,
@@ -34,6 +34,7 @@ from streamrf.support.units import size_of
 from streamrf.training import run as training
 from streamrf.training.plan import plan_run
 from streamrf.training.run import Settings, Trained
+from streamrf.training.warm import compiling
 
 
 def plan(
@@ -104,9 +105,14 @@ def train(
     **options : Any
         As for ``open_source``.
     """
-    reporter = reporter or reporter_for(verbose)
-    source = open_source(data, target=target, reporter=reporter, **{"columns": Handling(), **options})
-    return training.train(source, recipe, settings, reporter)
+    reporter, settings = reporter or reporter_for(verbose), settings or Settings()
+    if not isinstance(options.get("y", "y"), str):
+        data = (data, options.pop("y"))
+    if (engine := engine_for(settings.engine, data)) is not None:
+        data, settings = engine.kept(data), replace(settings, engine=engine)
+    with compiling(recipe or Recipe()):
+        source = open_source(data, target=target, reporter=reporter, **{"columns": Handling(), **options})
+        return training.train(source, recipe, settings, reporter)
 
 
 def predict(
@@ -118,7 +124,7 @@ def predict(
     overwrite: bool = False,
     keep: str | Sequence[str] = (),
     threads: int | None = None,
-    engine: WritingEngine | None = None,
+    engine: Any = None,
     **options: Any,
 ) -> np.ndarray | int:
     """Predict every row and return an array in row order, or write it to ``out`` and return the number of rows.
@@ -139,13 +145,14 @@ def predict(
         Columns of a table that are written beside the predictions; ``"all"`` for every one.
     threads : int or None, default=None
         Threads to use; all cores by default.
-    engine : ClusterEngine or None, default=None
-        A cluster whose workers write ``out``.
+    engine : ClusterEngine, distributed.Client or None, default=None
+        A cluster whose workers write ``out``; for dask collections the current client.
     **options : Any
         As for ``open_source``.
     """
     model = _model(model)
     source = _source_for(model, data, options, need_targets=False)
+    engine = engine_for(engine, data if out is not None and is_shared(out) else None)
     prediction_columns(model, proba)  # fails early where there are no probabilities
     if out is None and engine is not None:
         raise InputError("the workers of a cluster write the predictions: set out= to a place that all can reach")
@@ -164,7 +171,7 @@ def evaluate(
     *,
     nan: str = "error",
     threads: int | None = None,
-    engine: Engine | None = None,
+    engine: Any = None,
     sample_weight: Any = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -180,8 +187,8 @@ def evaluate(
         What to do with rows that have NaN: ``"error"`` or ``"drop"``.
     threads : int or None, default=None
         Threads to use; all cores by default.
-    engine : Engine or None, default=None
-        A cluster that does the summing.
+    engine : Engine, distributed.Client or None, default=None
+        A cluster that does the summing; for dask collections the current client.
     sample_weight : str, array or None, default=None
         The array or column of weights, or an array: a row of weight 2 counts as two rows.
     **options : Any
@@ -192,7 +199,8 @@ def evaluate(
         options["sample_weight"] = sample_weight
     source = _source_for(model, data, options, need_targets=True)
     with Threads(threads) as pool:
-        return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan, engine=engine)
+        found = engine_for(engine, source)
+        return evaluate_rows(model, source, threads=pool, reporter=Reporter(), nan=nan, engine=found)
 
 
 def importance(

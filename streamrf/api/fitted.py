@@ -9,6 +9,7 @@ import numpy as np
 from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.models.model import Model
+from streamrf.recipe import BINNING
 from streamrf.reports.importance import column_groups, loss_of, permutation_importance
 from streamrf.support.threads import Threads
 
@@ -38,14 +39,15 @@ class FittedAttributes:
 
     @property
     def length_scale_(self) -> float | np.ndarray | None:
-        """The width of the kernel on scaled inputs; of random binning one for each input."""
+        """The width of the kernel on scaled inputs; of random binning one for each input; of a blend its landmarks'."""
         widths = (self.model_.metadata.get("binning") or {}).get("length_scales")
-        return np.array(widths) if widths else self.model_.recipe.length_scale
+        return np.array(widths) if widths and self.model_.recipe.map == BINNING else self.model_.recipe.length_scale
 
     @property
     def scaling_(self) -> str:
-        """How the inputs are scaled."""
-        return self.model_.recipe.scaling
+        """How the inputs are scaled; of a blend, for its landmarks and for its binning where these differ."""
+        members = self.model_.metadata.get("members")
+        return " + ".join(dict.fromkeys(each["scaling"] for each in members)) if members else self.model_.recipe.scaling
 
     @property
     def holdout_(self) -> dict[str, Any] | None:
@@ -85,6 +87,8 @@ class FittedAttributes:
         self._rows = draw_sample(source, min(SAMPLE_ROWS, source.n_rows), 0, "drop") if kept else None
 
     def __getstate__(self) -> Any:
-        """No row of the data leaves the process with the estimator."""
+        """No row of the data leaves the process with the estimator, nor does its cluster."""
         state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_rows"} if isinstance(state, dict) else state
+        if not isinstance(state, dict):
+            return state
+        return {name: None if name == "engine" else value for name, value in state.items() if name != "_rows"}

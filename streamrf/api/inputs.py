@@ -16,8 +16,11 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from streamrf.data.columns import Handling, known_choice
 from streamrf.data.frames import frame_table, has_only_numbers, is_frame
+from streamrf.data.keyed import array_column
 from streamrf.data.open import open_source
-from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced, plain_array
+from streamrf.data.partitions import is_collection, is_dask
+from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced
+from streamrf.data.readers.table import MemoryTable
 from streamrf.data.source import Source
 from streamrf.data.wrappers import SourceWrapper, Weighted
 from streamrf.models.model import UntrainedModel
@@ -33,6 +36,11 @@ _OWN = {
     "random_state": ("Any", 0, "Seed, generator or None; another seed draws other features, sample and hold-out rows."),
     "threads": ("int | None", None, "Threads to use; all cores by default."),
     "memory": ("int | str | None", None, "Memory budget in bytes or as '2GB'; 80 % of free memory by default."),
+    "engine": (
+        "Any",
+        None,
+        "A ClusterEngine or Client that does the summing; for dask collections the current client.",
+    ),
     "verbose": ("int", 0, "Print progress: 1 for one updating line, 2 for every trial and detail."),
 }
 
@@ -82,7 +90,7 @@ def is_stored(X: Any, y: Any = None) -> bool:
         return False
     first = X[0] if isinstance(X, list | tuple) and len(X) else X
     is_place = isinstance(first, str | os.PathLike | Source) or isinstance(X, Mapping)
-    return is_place or is_table(X, y) or is_sliced(X)
+    return is_place or is_table(X, y) or is_sliced(X) or is_dask(X) or is_dask(first)
 
 
 def is_table(X: Any, y: Any = None) -> bool:
@@ -105,8 +113,11 @@ def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_t
 
     Columns that are not numbers are coded as in the model ``known``, or else as learned from the data.
     """
-    if is_sliced(X) and not is_table(X, y):
+    by_name = is_table(X, y) or (is_frame(X) and known is not None and bool(known.feature_names))
+    if is_sliced(X):
         return _sliced_source(X, y, need_targets=need_targets)
+    if is_collection(X) and not (by_name and (y is None or is_name(y))):
+        return _collection_source(X, y, need_targets=need_targets)
     choice: dict[str, Any] = known_choice(known) if known else {"columns": Handling()}
     if y is not None and not is_name(y):
         if not is_frame(X):
@@ -125,10 +136,19 @@ def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_t
     return source
 
 
+def _collection_source(X: Any, y: Any, *, need_targets: bool) -> Source:
+    """Dask arrays, or a frame of numbers with its targets beside it."""
+    if is_frame(X) and not has_only_numbers(X):
+        raise InputError("of a frame that is not in memory, the target must be a column: pass its name as y")
+    if y is None and need_targets:
+        raise InputError("there is no y: pass the targets as an array with one row for each row of X")
+    return open_source((X, y), need_targets=need_targets)
+
+
 def _table_source(X: Any, y: Any, choice: dict[str, Any]) -> Source:
     """A data frame in memory, with its targets beside it."""
     table, _ = frame_table(X, Reporter())
-    if isinstance(table, str):
+    if not isinstance(table, MemoryTable):
         raise InputError("of a frame that is not in memory, the target must be a column: pass its name as y")
     targets = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
     if len(targets) != len(table.table):
@@ -140,11 +160,9 @@ def _table_source(X: Any, y: Any, choice: dict[str, Any]) -> Source:
 
 
 def _sliced_source(X: Any, y: Any, *, need_targets: bool) -> Source:
-    X, names = plain_array(X)
     if y is None and need_targets:
         raise InputError("there is no y: pass the targets as an array with one row for each row of X")
-    targets = plain_array(y)[0] if is_sliced(y) else None if y is None else np.asarray(y)
-    return SlicedSource(X, targets, feature_names=names)
+    return SlicedSource(X, y if y is None or is_sliced(y) else np.asarray(y))
 
 
 def array_source(X: Any, y: np.ndarray | None, names: Sequence[str] | None) -> Source:
@@ -158,7 +176,7 @@ def weighted(table: Source, weights: np.ndarray | None) -> Source:
     """The table with the weights of its rows, if there are any."""
     if weights is None:
         return table
-    return Weighted(table, ArraySource(np.zeros((len(weights), 1), np.float32), weights), "sample_weight")
+    return Weighted(table, array_column(weights, table), "sample_weight")
 
 
 def checked_weights(sample_weight: Any, rows: int) -> np.ndarray | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, ClassVar, Self, Unpack
@@ -30,6 +31,7 @@ from streamrf.api.parameters import Parameters
 from streamrf.data.frames import is_frame
 from streamrf.data.keyed import Keyed, array_column
 from streamrf.data.source import Source
+from streamrf.engines.current import engine_for
 from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model, UntrainedModel
 from streamrf.models.predict import evaluate_rows, gather_scores
@@ -43,6 +45,7 @@ from streamrf.support.threads import Threads
 from streamrf.training.run import Settings, train
 from streamrf.training.update.changes import Work, accumulate, prepare
 from streamrf.training.update.statistics import Statistics, prepared_of
+from streamrf.training.warm import compiling
 
 
 class KernelMachine(FittedAttributes, BaseEstimator):
@@ -64,6 +67,7 @@ class KernelMachine(FittedAttributes, BaseEstimator):
     threads: int | None
     memory: int | str | None
     verbose: int
+    engine: Any
 
     def __init__(self, D: int | None = None, **settings: Unpack[Parameters]) -> None:
         given = SIGNATURE.bind(self, D, **settings)
@@ -101,8 +105,12 @@ class KernelMachine(FittedAttributes, BaseEstimator):
         """
         source = self._training_source(X, y, sample_weight, first=True)
         if groups is not None:
-            source = Keyed(source, array_column(groups), "groups")
-        trained = train(source, self._recipe(X, y), self._settings(), reporter_for(self.verbose))
+            source = Keyed(source, array_column(groups, source), "groups")
+        recipe = self._recipe(X, y)
+        with compiling(recipe):
+            trained = train(source, recipe, self._settings(source), reporter_for(self.verbose))
+        if trained.source.columns is not None:  # columns coded by the target are known by now
+            remember_columns(self, trained.source)
         self._adopt(trained.model, trained.state)
         self._keep_rows(trained.source, in_memory=is_in_memory(X, y))
         return self
@@ -121,7 +129,8 @@ class KernelMachine(FittedAttributes, BaseEstimator):
                 " keeps none. Fit again, with D set for Fourier features and solver='cholesky'"
             )
         with Threads(self.threads) as threads:
-            self._statistics += accumulate(self._statistics.prepared, Batch(source, self._batches), self._work(threads))
+            work, batch = self._work(source, threads), Batch(source, self._batches)
+            self._statistics += accumulate(self._statistics.prepared, batch, work)
         self._batches += 1
         self._model = None  # solved when it is asked for
         return self
@@ -129,7 +138,7 @@ class KernelMachine(FittedAttributes, BaseEstimator):
     def _prepared(self, source: Source, classes: Any) -> UntrainedModel:
         labels = None if classes is None else tuple(str(label) for label in np.unique(np.asarray(classes)))
         with Threads(self.threads) as threads:
-            return prepare(source, self._recipe(), self._work(threads), classes=labels)
+            return prepare(source, self._recipe(), self._work(source, threads), classes=labels)
 
     def _adopt(self, model: Model, state: Any) -> Self:
         """Take over a model, and the sums it was solved from where there are any."""
@@ -158,11 +167,11 @@ class KernelMachine(FittedAttributes, BaseEstimator):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _work(self, threads: Threads) -> Work:
-        return Work(threads, self._settings(), reporter_for(self.verbose))
+    def _work(self, source: Source, threads: Threads) -> Work:
+        return Work(threads, self._settings(source), reporter_for(self.verbose))
 
-    def _settings(self) -> Settings:
-        return Settings(threads=self.threads, memory=self.memory)
+    def _settings(self, source: Source) -> Settings:
+        return Settings(threads=self.threads, memory=self.memory, engine=engine_for(self.engine, source))
 
     # -- data
 
@@ -172,6 +181,8 @@ class KernelMachine(FittedAttributes, BaseEstimator):
         if is_stored(X, y) or (self._by_name and is_frame(X)):
             if isinstance(self.class_weight, dict):
                 raise InputError("a dict as class_weight needs arrays in memory: stored data takes 'balanced'")
+            engine = engine_for(self.engine, (X, y))
+            X, y = (X, y) if engine is None else engine.kept((X, y))
             source = stored_source(X, y, known=None if first else self._known())
             remember_columns(self, source)
             return weighted(source, checked_weights(sample_weight, source.n_rows))
@@ -244,13 +255,14 @@ class KernelMachine(FittedAttributes, BaseEstimator):
         if self._statistics is None:
             raise InputError(
                 "`return_std=True` needs the sums of the Cholesky solver: fit with `D` set, by the squared loss and"
-                " without weights, or load with statistics"
+                " without weights, or load with statistics (a blend, the default of larger tables, keeps none)"
             )
         with Threads(self.threads) as threads:
             if model.posterior is None:
                 model.posterior = Posterior.from_state(
-                    self._statistics.state, model.map, model.coding, model.weights.ridge, threads
-                )
+                    self._statistics.state, model.map, model.coding, model.weights.ridge, threads,
+                    unrounded=model.pipeline.unrounded,
+                )  # fmt: skip
             return gather_scores(model, self._source(X), threads, deviations=True)
 
     def _metrics(self, X: Any, y: Any) -> dict[str, Any]:
@@ -258,7 +270,8 @@ class KernelMachine(FittedAttributes, BaseEstimator):
         check_is_fitted(self)
         source = self._source(X, y, need_targets=True)
         with Threads(self.threads) as threads:
-            return evaluate_rows(self.model_, source, threads=threads, reporter=Reporter(), nan=self.nan)
+            engine = engine_for(self.engine, source)
+            return evaluate_rows(self.model_, source, threads=threads, reporter=Reporter(), nan=self.nan, engine=engine)
 
     # -- files
 
@@ -314,6 +327,14 @@ class KernelMachine(FittedAttributes, BaseEstimator):
         if model.feature_names:
             estimator.feature_names_in_ = np.array(model.feature_names, dtype=object)
         return estimator._adopt(model, state)
+
+    def __sklearn_clone__(self) -> Self:
+        """A client cannot be copied: all copies use it."""
+        other = copy(self)
+        other.engine = None
+        other = super(KernelMachine, other).__sklearn_clone__()
+        other.engine = self.engine
+        return other
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

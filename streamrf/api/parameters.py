@@ -16,12 +16,12 @@ class Parameters(TypedDict, total=False):
     map: Literal[
         "auto", "mc", "orthogonal", "sorf", "fastfood", "halton", "sobol", "lattice", "digital-net",
         "moment-matched", "weighted", "aligned", "ekal-sample", "ekal-cluster", "supervised", "landmarks",
-        "binning", "any"
+        "binning", "trees", "blend", "any"
     ]  # fmt: skip
     grids: int | None
     table_bits: int | None
     form: Literal["auto", "phase", "pairs"]
-    metric: Literal["none", "diagonal", "full", "learned"]
+    metric: Literal["auto", "none", "diagonal", "full", "learned"]
     landmarks: int | None
     learning_iterations: int | None
     learning_steps: int | None
@@ -29,10 +29,10 @@ class Parameters(TypedDict, total=False):
     eta: float | None
     prediction_loss: Literal["auto", "squared", "hinge", "logistic"]
     scaling: Literal["auto", "none", "standard", "minmax", "quantile", "log", "pca"]
-    bits: Literal["auto", "7", "8", "12", "float32", "float64"]
+    bits: Literal["auto", "7", "8", "12", "20", "float32", "float64"]
     nan: Literal["auto", "error", "drop"]
     ridge: float | None
-    solver: Literal["auto", "cholesky", "cg", "newton", "sgd"]
+    solver: Literal["auto", "cholesky", "cg", "newton", "sgd", "boosting", "stacking"]
     preconditioner: Literal["auto", "sample", "nystrom"]
     loss: Literal["squared", "squared-hinge", "logistic", "huber", "quantile", "hinge"]
     quantile: float
@@ -44,8 +44,10 @@ class Parameters(TypedDict, total=False):
     holdout: float | None
     cv: int | None
     pilot: Literal["auto", "none"]
+    budget: float | str | None
     gamma: float | None
     random_state: Any
     threads: int | None
     memory: int | str | None
+    engine: Any | None
     verbose: int

@@ -57,7 +57,20 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.threads = threads
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Draw the map. X gives the number of columns, and a sample to maps that need one."""
+        """Draw the map.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows (n, d): the number of columns, and a sample for maps that need one.
+        y : array or None, default=None
+            Targets (n,) for maps that learn from them.
+
+        Returns
+        -------
+        self
+            The transformer, fitted.
+        """
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         kernel = self._kernel(X)
@@ -66,7 +79,18 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self
 
     def transform(self, X: Any) -> Any:
-        """Features of shape (n, n_components) in the float type of X; a sparse matrix for random binning."""
+        """Features of rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix
+            Rows (n, d).
+
+        Returns
+        -------
+        array or sparse matrix
+            Features (n, n_components) in the float type of X; a sparse matrix for random binning.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         with Threads(self.threads) as threads:

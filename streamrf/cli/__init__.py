@@ -18,7 +18,7 @@ from streamrf.cli.config import with_config
 from streamrf.cli.display import in_flags, printable, say
 from streamrf.support import __version__
 from streamrf.support.errors import StreamRFError
-from streamrf.support.progress import Interrupted
+from streamrf.support.progress import Interrupted, termination_interrupts
 
 # Name, the module that defines it, and one line of help, which is all that `streamrf --help` needs.
 _COMMANDS = (
@@ -38,6 +38,7 @@ _COMMANDS = (
     ("importance", "importance", "Show which columns predictions depend on, and how."),
     ("export", "inspect", "Write a model as ONNX, or as a page of numpy."),
     ("inspect", "inspect", "Show what is in a model or a data set."),
+    ("warm", "warm", "Compile the kernels now, so that no run waits for it."),
 )
 _MODULES = {name: module for name, module, _ in _COMMANDS}
 
@@ -105,9 +106,10 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> Any:
     """Entry point: known errors become one sentence and their exit code."""
     try:
-        with warnings.catch_warnings():
+        with termination_interrupts(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return cli.main(args=args, prog_name="streamrf", standalone_mode=False)
+            given = sys.argv[1:] if args is None else args
+            return cli.main(args=args, prog_name="streamrf", standalone_mode=False, obj=tuple(given))
     except StreamRFError as error:
         say(f"streamrf: {error}", err=True, lines=False)
         if isinstance(error, Stopped):

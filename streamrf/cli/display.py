@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -88,13 +89,18 @@ def _print_classes(by_class: list[dict[str, Any]]) -> None:
     """Precision, recall and F1 of each class; of the worst, where there are many."""
     shown = sorted(by_class, key=lambda each: each["f1"] or 0.0)[:MOST_CLASSES]
     few = len(by_class) <= MOST_CLASSES
-    names = ("rows", "precision", "recall", "f1")
+    names = [name for name in by_class[0] if name != "class"]
     title = "class" if few else f"worst {MOST_CLASSES} of {len(by_class)} classes"
     lines = [[str(each["class"]), *(_cell(each[name]) for name in names)] for each in (by_class if few else shown)]
     width = max(len(line[0]) for line in [*lines, [title]])
-    say(f"\n{title.ljust(width)}" + "".join(name.rjust(12) for name in names))
+    widths = [max(12, len(name) + 3) for name in names]
+    say(f"\n{title.ljust(width)}" + "".join(_spaced(names, widths)))
     for label, *cells in lines:
-        say(label.ljust(width) + "".join(cell.rjust(12) for cell in cells))
+        say(label.ljust(width) + "".join(_spaced(cells, widths)))
+
+
+def _spaced(cells: list[str], widths: list[int]) -> Iterator[str]:
+    return (cell.replace("_", " ").rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
 def _cell(value: float | None) -> str:

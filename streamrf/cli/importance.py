@@ -78,7 +78,8 @@ def _show(found: Importance, model: Model) -> None:
 def _show_dependence(found: Dependence, model: Model) -> None:
     labels = [str(label) for label in model.coding.classes] or list(model.target_names or ["prediction"])
     values = [f"{value:.5g}" if isinstance(value, float) else str(value) for value in found.values]
-    width = max(map(len, [*values, found.column]))
-    say(f"\n{found.column.ljust(width)}" + "".join(f"  {label[:12]:>12}" for label in labels), lines=True)
+    title = found.column + (", by its mean" if found.means else "")
+    width = max(map(len, [*values, title]))
+    say(f"\n{title.ljust(width)}" + "".join(f"  {label[:12]:>12}" for label in labels), lines=True)
     for value, line in zip(values, found.predictions, strict=True):
         say(value.ljust(width) + "".join(f"  {number:>12.5g}" for number in line), lines=False)

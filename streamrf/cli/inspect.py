@@ -34,9 +34,11 @@ def inspect_command(path: str, as_json: bool, **options: Any) -> None:
         shared.print_json(document)
         return
     from streamrf.cli.display import print_table
-    from streamrf.training.pilot.choice import learning_rows
+    from streamrf.training.pilot.choice import learning_rows, member_rows
 
     learned = learning_rows(document.pop("learning", None))
+    if document["kind"] == "model":
+        learned = [*member_rows(document.pop("members"), None), *learned]
     columns = document.pop("columns") if document["kind"] == "data" else None
     print_table([*((name, _short(value)) for name, value in document.items()), *learned])
     if columns:
@@ -97,7 +99,8 @@ def _model(path: str) -> dict[str, Any]:
         "feature_names": list(model.feature_names or ()), "D": model.map.n_features, "chosen": chosen(model.recipe),
         "target_names": list(model.target_names or ()), "columns": model.columns.describe() if model.columns else None,
         "map": model.map.kind, "binning": about.get("binning"), "learning": about.get("learning"),
-        "rows": about.get("rows"), "holdout": about.get("holdout"), "warnings": about.get("warnings", []),
+        "members": about.get("members"), "trees": about.get("trees"), "rows": about.get("rows"),
+        "holdout": about.get("holdout"), "warnings": about.get("warnings", []),
         "seconds": about.get("seconds"),
         "memory": about.get("memory"), "data": about.get("data"), "statistics_digest": about.get("statistics_digest"),
         "shards": _shards(model.ledger), "history": about.get("history"),

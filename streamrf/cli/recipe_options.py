@@ -22,10 +22,9 @@ from streamrf.cli.options import (
     weight_option,
 )
 from streamrf.features.kernels import make_kernel
-from streamrf.recipe import AUTO, BINNING, Recipe
+from streamrf.recipe import AUTO, BINNING, BINNING_ONLY, BLEND, FOURIER_ONLY, NOT_OF_TREES, TREES, Recipe
 from streamrf.support.errors import InputError
 from streamrf.support.settings import about, flag_of, with_flags
-from streamrf.training.run import FOURIER_ONLY
 
 MOST_SHOWN = 80  # characters of choices beside an option; the help text has longer lists
 gamma_option = click.option(
@@ -88,7 +87,14 @@ def make_recipe(options: Options) -> Recipe:
 
 def _check_map(settings: Options) -> None:
     """Refuse settings of a map that is not asked for."""
-    given = [name for name in ("grids", "table_bits") if settings.get(name) is not None]
+    given = [name for name in BINNING_ONLY if settings.get(name) is not None]
+    if settings["map"] == BLEND:
+        return
+    if settings["map"] == TREES:
+        for name in NOT_OF_TREES:
+            if settings.get(name) not in (None, AUTO):
+                raise InputError(f"{flag(name)} {settings[name]} is about other maps: --map trees does not have it")
+        return
     if settings["map"] == BINNING or (given and settings["map"] == AUTO and settings["D"] is None):
         for name in FOURIER_ONLY:
             if settings.get(name) not in (None, AUTO):

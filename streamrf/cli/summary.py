@@ -6,8 +6,9 @@ import shlex
 from typing import Any
 
 from streamrf.cli.display import baseline_text, in_flags, print_table
+from streamrf.recipe import BINNING, LANDMARKS, TREES
 from streamrf.support.units import format_bytes, format_count, format_seconds
-from streamrf.training.pilot.choice import learning_rows
+from streamrf.training.pilot.choice import learning_rows, member_name, member_rows
 
 Lines = list[tuple[str, str]]
 # The figures that judge a model, the first of them that it has; the others are shown with --verbose.
@@ -18,14 +19,16 @@ BESIDE = {"rmse": ("r2",), "error": ("log_loss", "auc")}
 def show(report: dict[str, Any], *, verbose: bool = False, warned: bool = False) -> None:
     """The `--json` object of a run as a table for people, without warnings that they have just seen."""
     seconds, memory = report["seconds"], report["memory"]
+    members = report.get("members")
+    has_kernel = not members or any(each["map"] == LANDMARKS for each in members)  # which lambda and metric are of
     print_table([
         ("model", report["model"]),
         ("rows", format_count(report["rows"])),
         *_holdout(report["holdout"] or {}, verbose),
         *_cross_validation(report["cross_validation"]),
-        *(_binning(report["binning"], report["chosen"]) if report["binning"] else _fourier(report)),
-        ("lambda", f"{report['chosen']['ridge']:.3g}"),
-        *learning_rows(report["learning"]),
+        *_map(report),
+        *([("lambda", f"{report['chosen']['ridge']:.3g}")] if "ridge" in report["chosen"] and has_kernel else []),
+        *(learning_rows(report["learning"]) if has_kernel else []),
         ("time", ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())),
         ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
                    f" budget {format_bytes(memory['budget'])}"),
@@ -61,6 +64,38 @@ def _cross_validation(found: dict[str, Any] | None) -> Lines:
     error = f"{found['mean_squared_error']:.5g} ± {found['spread']:.2g} over {found['folds']} folds"
     gcv = f", GCV {found['gcv']:.5g}" if found["gcv"] is not None else ""
     return [("squared error", error + gcv)]
+
+
+def _map(report: dict[str, Any]) -> Lines:
+    if report.get("members"):
+        return _blend(report)
+    if report.get("trees"):
+        return [("map", _trees(report["trees"]))]
+    return _binning(report["binning"], report["chosen"]) if report["binning"] else _fourier(report)
+
+
+def _blend(report: dict[str, Any]) -> Lines:
+    """How much of each member, what each came to alone, and the settings of each in brief."""
+    figure = next((name for name in MAIN if name in (report["holdout"] or {})), None)
+    brief = {LANDMARKS: _landmarks, BINNING: _grids, TREES: lambda report, member: _trees(report["trees"])}
+    settings = [(member_name(each), brief[each["map"]](report, each)) for each in report["members"]]
+    return [*member_rows(report["members"], figure), *settings]
+
+
+def _landmarks(report: dict[str, Any], member: dict[str, Any]) -> str:
+    chosen = report["chosen"]
+    kernel = f"{chosen['kernel']}, length scale {chosen['length_scale']:.4g} on {member['scaling']} inputs"
+    return f"{member['features']} ({report['bits']} bits), {kernel}"
+
+
+def _grids(report: dict[str, Any], member: dict[str, Any]) -> str:
+    bins = report["binning"]
+    return f"{bins['grids']} grids of {bins['slots']:,} hashed bins, {bins['steps']} steps"
+
+
+def _trees(found: dict[str, Any]) -> str:
+    leaves, rows = format_count(found["leaves"]), format_count(found["rows"])
+    return f"{found['trees']:,} trees of up to {leaves} leaves, grown on {rows} rows"
 
 
 def _fourier(report: dict[str, Any]) -> Lines:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,35 +18,42 @@ from streamrf.cli.help import GroupedCommand
 from streamrf.cli.recipe_options import make_recipe, training_options
 
 if TYPE_CHECKING:
-    from streamrf.recipe import Recipe
+    from streamrf.models.model import Model
     from streamrf.reports.bounds import Assessment, Promise
     from streamrf.solvers.plan import Plan
     from streamrf.training.run import Trained
 
 BESIDE = "auto"  # --report without a name
-SCAN_ROWS = 100_000  # of text columns alone: their levels become inputs
+SCAN_ROWS = 100_000  # of text columns and labels alone: their levels become inputs and outputs
+WORTH_TELLING = 1.1  # times the least time
 
 
 @click.command("train", cls=GroupedCommand)
 @training_options
 @click.option("--out", type=click.Path(), help="Where the model goes; NAME.model beside the data by default.")
 @shared.overwrite_option
-@click.option("--no-statistics", is_flag=True, help="Leave out the sums that allow update, forget and merge.")
+@click.option(
+    "--no-statistics",
+    is_flag=True,
+    help="Leave out the sums that allow update, forget and merge. Then --solver auto takes the fastest solver.",
+)
 @click.option("--report", is_flag=False, flag_value=BESIDE, metavar="[FILE]",
               help="Also write a report on the model: an HTML file, OUT.html by default.")  # fmt: skip
 @shared.checkpoint_options
 @shared.cluster_options
 @shared.run_options
 def train_command(data: tuple[str, ...], **options: Any) -> None:
-    """Train a model on DATA (zarr, parquet or npy; several shards are one table).
+    """Train a model on DATA (CSV, JSON lines, parquet, zarr or npy; several files are one table).
 
-    By default a pilot on a sample of rows compares Fourier features with random binning. --D sets the number of Fourier
-    features: the pilot chooses scaling, kernel, width and precision, one pass sums the exact statistics, and hold-out
-    rows choose the ridge penalty. With --map binning the pilot chooses a width for each column, and each step of the
+    By default landmarks, random binning and trees are trained, with settings that a pilot chooses on a sample of rows,
+    and blended by rows that none has seen. --D sets the number of Fourier features, which are trained alone: the pilot
+    chooses scaling, kernel, width and precision, one pass sums the exact statistics, and hold-out rows choose the ridge
+    penalty. With --map binning the pilot chooses a width for each column, and each step of the
     solver is a pass.
 
     \b
     Examples:
+      streamrf train sales.csv --target price
       streamrf train data.zarr
       streamrf train data.zarr --D 5000
       streamrf train data.zarr --map binning --grids 50
@@ -55,22 +65,26 @@ def train_command(data: tuple[str, ...], **options: Any) -> None:
     """
     from streamrf.support.storage.archive import check_target
     from streamrf.training.run import Training
+    from streamrf.training.warm import compiling
 
     out, overwrite = Path(options["out"] or default_out(data[0])), options["overwrite"]
     keep_statistics = not options["no_statistics"]
     check_target(out, overwrite)
     page = report_place(options["report"], out, overwrite)
-    source = shared.open_data(data, options, reporter=shared.reporter_for(options), shows=True)
     recipe = make_recipe(options)
-    with shared.working(options, out) as work:
-        work.settings.keeps = out if keep_statistics else None
-        result = Training(source, recipe, work.settings, work.reporter, work.threads).run()
-        result.model.save(out, state=result.state if keep_statistics else None, overwrite=overwrite)
-        if page:
-            from streamrf.reports.report import make_report
+    with compiling(recipe):
+        source = shared.open_data(data, options, reporter=shared.reporter_for(options), shows=True)
+        with shared.working(options, out) as work:
+            work.settings.keeps, work.settings.keep_sums = out if keep_statistics else None, keep_statistics
+            result = Training(source, recipe, work.settings, work.reporter, work.threads).run()
+            typed = command_line(click.get_current_context().obj or ())
+            model = replace(result.model, metadata={**result.model.metadata, "command": typed})
+            model.save(out, state=result.state if keep_statistics else None, overwrite=overwrite)
+            if page:
+                from streamrf.reports.report import make_report
 
-            make_report(out, result.source, threads=work.threads).save(page, overwrite=overwrite)
-    click.get_current_context().meta[SETTLED] = settled(result.model.recipe)
+                make_report(out, result.source, threads=work.threads).save(page, overwrite=overwrite)
+    click.get_current_context().meta[SETTLED] = settled(result.model)
     report = {**summary(out, result), "report": str(page) if page else None}
     if options["as_json"]:
         shared.print_json(report)
@@ -79,6 +93,13 @@ def train_command(data: tuple[str, ...], **options: Any) -> None:
 
         same = sys.stdout.isatty() and sys.stderr.isatty()  # the run itself has told there
         show(report, verbose=options["verbose"], warned=same and not options["quiet"])
+
+
+def command_line(args: Sequence[str]) -> str:
+    """What was typed, for the report, without secrets in addresses."""
+    from streamrf.support.redaction import without_credentials
+
+    return without_credentials(shlex.join(["streamrf", *args]))
 
 
 def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
@@ -92,10 +113,22 @@ def report_place(asked: str | None, out: Path, overwrite: bool) -> Path | None:
     return page
 
 
-def settled(recipe: Recipe) -> dict[str, Any]:
-    """The settings that reproduce the model bit for bit; ``pilot`` stays as given."""
+def settled(model: Model) -> dict[str, Any]:
+    """The settings that reproduce the model bit for bit; ``pilot`` stays as given. A blend is asked for again, as its
+    members are chosen apart: by its name where all were trained. Where the pilot left some out, and trees are among the
+    others, what was asked for is asked for again, as which inputs trees see was chosen too."""
+    from streamrf.recipe import ANY, BLEND, TREES, Recipe
+    from streamrf.solvers.stacking import SOLVERS
+    from streamrf.training.pilot.blend import TRAINED
     from streamrf.training.run import idle
 
+    recipe, asked = model.recipe, model.metadata["asked"]
+    trained = model.metadata.get(TRAINED, ())
+    if asked["map"] == ANY and 0 < len(trained) < len(SOLVERS) and (recipe.map == BLEND or TREES in trained):
+        return {name: value for name, value in asked.items() if name not in ("pilot", "D")}
+    if recipe.map == BLEND:
+        size = {name: getattr(recipe, name) for name in ("map", "D", "grids", "table_bits")}
+        recipe = Recipe.from_json({**asked, **size, "budget": None})
     return {name: value for name, value in recipe.to_json().items() if name != "pilot" and name not in idle(recipe)}
 
 
@@ -123,7 +156,7 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
         "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
         "holdout": metadata["holdout"], "cross_validation": metadata.get("cross_validation"),
         "warnings": metadata["warnings"], "binning": metadata.get("binning"), "learning": metadata.get("learning"),
-        "dropped": metadata["dropped"],
+        "members": metadata.get("members"), "trees": metadata.get("trees"), "dropped": metadata["dropped"],
         **({"lambda_by_output": metadata["lambda_by_output"]} if "lambda_by_output" in metadata else {}),
         "statistics_digest": metadata["statistics_digest"],
     }  # fmt: skip
@@ -139,7 +172,10 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
 @shared.cluster_options
 @shared.run_options
 def plan_command(data: tuple[str, ...], **options: Any) -> None:
-    """Estimate the memory, passes and time of training on DATA, without reading a row.
+    """Estimate the memory, passes and time of training on DATA from sizes and the speed of this machine.
+
+    No row is read, but for the first targets where they may be classes. With nothing set, the pilot finds out how many
+    landmarks are enough: times are those of all that it may take, and beside them those of the fewest.
 
     With --workers or --scheduler, also what each worker would hold, and what the smallest of them has.
 
@@ -158,7 +194,7 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
     from streamrf.reports.bounds import assess
     from streamrf.support.progress import Reporter
     from streamrf.support.threads import Threads
-    from streamrf.training.plan import estimate_run, plan_run
+    from streamrf.training.plan import estimate_run, least_plan, likely_targets, plan_run
 
     epsilon = options["epsilon"]
     source = shared.open_data(data, options, scan_rows=SCAN_ROWS)
@@ -166,11 +202,11 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
     with Threads(options["threads"]) as threads:
         with shared.cluster_engine(options, Reporter(), threads.count) as engine:
             sizes: shared.Options = {"threads": threads.count, "budget": options["memory"], "local": engine is None}
-            plan = plan_run(source, recipe, outputs=max(1, source.n_outputs), **sizes)
-            plan = replace(plan, workers=engine.needs(plan.reserved, plan.bytes) if engine else None)
+            plan = plan_run(source, recipe, **likely_targets(source, recipe.task, SCAN_ROWS), **sizes)
+            plan = replace(plan, workers=engine.needs(plan.bytes) if engine else None)
         # what does not fit is refused below, and not measured either
         error = None if epsilon is None or not plan.fits else assess(source, recipe, epsilon, options["delta"], threads)
-        plan = replace(plan, seconds=estimate_run(plan))
+        plan = replace(plan, seconds=estimate_run(plan), least_seconds=estimate_run(least_plan(plan)))
     if options["as_json"]:
         shared.print_json(plan.to_json() | ({"kernel_error": error.to_json()} if error else {}))
     else:
@@ -180,15 +216,22 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
 
 def _show_plan(data: str, plan: Plan, error: Assessment | None) -> None:
     from streamrf.cli.display import print_table
-    from streamrf.support.units import format_bytes, format_seconds
+    from streamrf.support.units import format_bytes
 
     rows = [("data", data), ("solver", plan.solver), ("why", plan.why), ("passes", str(plan.passes))]
     rows += [("bin indices", plan.cache.why)] if plan.cache else []
     rows += [(f"memory, {stage}", format_bytes(size)) for stage, size in plan.stages.items()]
     rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
-    rows += [(f"time, {stage}", format_seconds(value)) for stage, value in plan.seconds.items()]
+    rows += [(f"time, {stage}", _time(value, plan.least_seconds[stage])) for stage, value in plan.seconds.items()]
     rows += [("workers", plan.workers.describe())] if plan.workers else []
     print_table(rows + (_error_rows(error) if error else []))
+
+
+def _time(seconds: float, least: float) -> str:
+    from streamrf.support.units import format_seconds
+
+    few = f", or {format_seconds(least)} if few landmarks are enough" if seconds > WORTH_TELLING * least else ""
+    return format_seconds(seconds) + few
 
 
 def _error_rows(found: Assessment) -> list[tuple[str, str]]:

@@ -44,6 +44,14 @@ if TYPE_CHECKING:
 
 FOLDER = ".streamrf-cache"
 HOME = "STREAMRF_CACHE"  # in the environment: another folder for all
+OPTIONS = (
+    "dates",
+    "decimal",
+    "delimiter",
+    "encoding",
+    "header",
+    "null",
+)  # of files; readers may have more
 SAY_EVERY = 10.0  # seconds between two notes about a first read
 SHOWN_ROWS = 200_000  # fewer are there before one would see a progress bar
 
@@ -54,6 +62,14 @@ class Reading:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     cache: bool = True
+
+    def __post_init__(self) -> None:
+        others = {name for reader in registered(SequentialReader).values() for name in reader.options}
+        for name in sorted(set(self.options) - set(OPTIONS) - others):
+            raise InputError(
+                f"`{name}` is not an option of files, which are {', '.join(OPTIONS)}: leave it out. What a model is to"
+                " be goes into `recipe`, and how a run is carried out into `settings`"
+            )
 
 
 def ordered_files(location: str) -> list[str]:
@@ -267,9 +283,8 @@ class _Progress:
 
 def _check_options(reader: type[BatchReader], options: Mapping[str, Any]) -> None:
     for name in sorted(set(options) - reader.options):
-        owner = next((form for form, each in registered(SequentialReader).items() if name in each.options), None)
-        about = f"is about {owner} files, and there are {reader.format} files" if owner else "is not an option of files"
-        raise InputError(f"`{name}` {about}: leave it out")
+        owner = next(form for form, each in registered(SequentialReader).items() if name in each.options)
+        raise InputError(f"`{name}` is about {owner} files, and there are {reader.format} files: leave it out")
 
 
 def _refuse_libsvm(location: str, reader: type[BatchReader]) -> None:

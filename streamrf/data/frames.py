@@ -1,4 +1,4 @@
-"""Data frames of any library as arrow tables, or on disk where they come as a stream or in parts.
+"""Data frames of any library as arrow tables, on disk where they come as a stream, or in the partitions of dask.
 
 Known by what they can do and by their module's name, so that no library is imported that the user does not use.
 """
@@ -6,23 +6,21 @@ Known by what they can do and by their module's name, so that no library is impo
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamrf.support.errors import DataError
+from streamrf.data.partitions import is_collection, is_delayed, library
+from streamrf.support.errors import MissingDependencyError
 from streamrf.support.progress import Reporter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from streamrf.data.partitions import Collection
     from streamrf.data.readers.table import MemoryTable
-
-
-def library(data: object) -> str:
-    return type(data).__module__.partition(".")[0]
 
 
 def is_frame(data: object) -> bool:
@@ -63,15 +61,21 @@ def has_only_numbers(data: Any) -> bool:
     return False
 
 
-def frame_table(data: Any, reporter: Reporter) -> tuple[MemoryTable | str, list[object]]:
-    """A table in memory, or the path of parquet files that a stream was spilled to; and what must live as long."""
+def frame_table(data: Any, reporter: Reporter) -> tuple[MemoryTable | Collection | str, list[object]]:
+    """A table in memory, a dask frame, or the path of parquet files that a stream was spilled to; and what must live as
+    long."""
     import pyarrow as pa
 
-    from streamrf.data.readers.table import MemoryTable
+    from streamrf.data.readers.table import MemoryTable, pandas_table
 
     kind = library(data)
     if kind in ("dask", "dask_expr"):
-        return _spilled_parts(data, reporter)
+        from streamrf.data.readers.collections import DaskFrame
+
+        frame = DaskFrame(data)
+        if frame.is_remote or frame.is_separate(tuple(frame.schemas()[0].names)):
+            return frame, []
+        return _spilled("the dask frame", reporter, lambda folder: data.to_parquet(str(folder), write_index=False))
     if kind == "polars" and hasattr(data, "sink_parquet"):  # lazy
         return _spilled("the lazy frame", reporter, lambda folder: data.sink_parquet(folder / "rows.parquet"))
     if kind == "pandas":
@@ -84,6 +88,30 @@ def frame_table(data: Any, reporter: Reporter) -> tuple[MemoryTable | str, list[
         return MemoryTable(data, "the arrow table"), []
     stream = _stream(data)
     return _spilled("the stream of rows", reporter, lambda folder: _write_stream(stream, folder / "rows.parquet"))
+
+
+def dask_collection(data: Any) -> Collection | None:
+    """Dask arrays, a pair of such as X and y, or data frames that are delayed; None for anything else."""
+    if isinstance(data, list | tuple) and data and all(is_delayed(part) for part in data):
+        return _delayed_frames(data)
+    X, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    if not is_collection(X):
+        return None
+    from streamrf.data.readers.collections import DaskArrays
+
+    return DaskArrays(X, y, [str(name) for name in X.columns] if hasattr(X, "columns") else None)
+
+
+def _delayed_frames(parts: Any) -> Collection:
+    try:
+        import dask.dataframe as dd
+    except ImportError as error:
+        raise MissingDependencyError(
+            "data frames that are delayed need dask.dataframe: pip install 'streamrf[dataframe]'"
+        ) from error
+    from streamrf.data.readers.collections import DaskFrame
+
+    return DaskFrame(dd.from_delayed(list(parts)))
 
 
 def _stream(data: Any) -> pa.RecordBatchReader:
@@ -110,48 +138,3 @@ def _spilled(what: str, reporter: Reporter, write: Callable[[Path], object]) -> 
     reporter.note(f"{what} is written to {folder.name} first, as it is read more than once")
     write(Path(folder.name))
     return folder.name, [folder]
-
-
-def _spilled_parts(data: Any, reporter: Reporter) -> tuple[str, list[object]]:
-    """A dask frame, one parquet file for each partition, one partition in memory at a time."""
-    return _spilled("the dask frame", reporter, lambda folder: _write_parts(data, folder, reporter))
-
-
-def _write_parts(data: Any, folder: Path, reporter: Reporter) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema: pa.Schema | None = None
-    for number, part in enumerate(_parts(data)):
-        table = pandas_table(part, reporter)
-        if schema is not None and table.schema != schema:
-            schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
-            table = table.cast(schema)
-        schema = schema or table.schema
-        if len(table):
-            pq.write_table(table, folder / f"part-{number:05}.parquet")
-
-
-def _parts(data: Any) -> Iterator[Any]:
-    for number in range(data.npartitions):
-        yield data.get_partition(number).compute()
-
-
-def pandas_table(frame: Any, reporter: Reporter) -> pa.Table:
-    """A pandas frame as arrow, without its index; a column of objects of several types as text."""
-    import pyarrow as pa
-
-    names = [str(name) for name in frame.columns]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"the pandas frame has more than one column called '{twice}': names must be unique")
-    columns = {}
-    for place, name in enumerate(names):
-        values = frame.iloc[:, place]
-        try:
-            columns[name] = pa.Array.from_pandas(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            texts = [None if missing else str(value) for value, missing in zip(values, values.isna(), strict=True)]
-            columns[name] = pa.array(texts, pa.string())
-            reporter.note(f"column '{name}' is read as text: its values are of several types")
-    return pa.table(columns)

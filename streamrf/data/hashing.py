@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from streamrf.support.compiled import inner_kernel, kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_bytes(starts: np.ndarray, data: np.ndarray) -> np.ndarray:
     """FNV-1a of the bytes from each start to the next, and a finaliser."""
     out = np.empty(len(starts) - 1, np.uint64)
@@ -19,7 +20,7 @@ def hash_bytes(starts: np.ndarray, data: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_values(X: np.ndarray, Y: np.ndarray, factors: np.ndarray, out: np.ndarray, plain: bool) -> None:
     """Two products of 32 bits for each value, which run in SIMD, and one finaliser of splitmix64 for each row.
 
@@ -37,12 +38,12 @@ def hash_values(X: np.ndarray, Y: np.ndarray, factors: np.ndarray, out: np.ndarr
         out[i] = h ^ (h >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _plain(value: float) -> float:
     return value + 0.0 if value == value else np.nan
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _product(value: float, lower: np.uint32, upper: np.uint32) -> np.uint64:
     """Of the value as a float64, so that equal numbers of any type are equal."""
     bits = np.uint64(np.float64(value).view(np.int64))

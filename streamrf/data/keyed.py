@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from streamrf.data.locations import persistently
+from streamrf.data.partitions import is_collection
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Block, Source, Span, Spec, work_spans
+from streamrf.data.source import Block, Partition, Source, Span, Spec, work_spans
 from streamrf.data.split import GROUP, ORDER, Split, from_ordered, group_keys, ordered
 from streamrf.data.wrappers import SourceWrapper
 from streamrf.support.errors import DataError, InputError
@@ -58,6 +60,10 @@ class Keyed(SourceWrapper):
                 f"row {span.start + int(bad[0])} has no '{self.name}': every row must have one, fix the data"
             )
         return ordered(values)
+
+    def partitions(self, span: Span, *, targets_only: bool = False) -> Iterable[Partition]:
+        beside = () if isinstance(self.column, int) else self.column.partitions(span, targets_only=True)
+        return (*self.source.partitions(span, targets_only=targets_only), *beside)
 
     def read_bytes(self, span: Span) -> int:
         return self.source.read_bytes(span) + 24 * len(span)
@@ -107,8 +113,12 @@ class Keyed(SourceWrapper):
         return self._keys(np.asarray(persistently(self.column.read_targets, span)), span)
 
 
-def array_column(values: object) -> ArraySource:
-    """A column in memory, as a source."""
+def array_column(values: object, table: Source) -> Source:
+    """A column in memory, as a source; beside a dask collection, or of dask itself, as another one."""
+    if is_collection(values) or any(True for _ in table.partitions(Span(0, table.n_rows))):
+        from streamrf.data.readers.collections import column_of
+
+        return column_of(values)
     values = np.asarray(values)
     return ArraySource(np.zeros((len(values), 1), np.float32), values)
 

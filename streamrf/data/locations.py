@@ -14,7 +14,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, TypeVar, cast
 from urllib.parse import unquote
 
@@ -104,6 +104,20 @@ def missing_package(url: str) -> MissingDependencyError:
     return MissingDependencyError(
         f"reading {scheme}:// addresses needs a package that is missing: pip install {package}"
     )
+
+
+def drop_pages(path: str, start: int = 0, length: int = 0) -> None:
+    """Give back the memory in which the operating system keeps these bytes of a file (0: all that follow).
+
+    A pass over a large file would push out what other programs read again, and be no faster for it.
+    """
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # a hint: what cannot be given is left
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(handle, start, length, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
 
 
 @contextmanager

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,15 +14,16 @@ import numpy as np
 
 from streamrf.data.cache import Reading, as_parquet, ordered_files
 from streamrf.data.columns import Choice, Columns, Handling, names_of
-from streamrf.data.frames import frame_table, is_frame
+from streamrf.data.frames import dask_collection, frame_table, is_frame
 from streamrf.data.keyed import Keyed, array_column, as_number
 from streamrf.data.locations import absolute, is_pattern, matches, names_in, reading
+from streamrf.data.partitions import TOKEN, Collection, known_collection
 from streamrf.data.readers import reader_by_ending, reader_of, row_reader_at
 from streamrf.data.readers.base import BatchReader, Chained, RowReader
 from streamrf.data.readers.memory import ArraySource, CountingSource
 from streamrf.data.source import Source, Spec
 from streamrf.data.split import ORDER
-from streamrf.data.wrappers import Shards, Weighted
+from streamrf.data.wrappers import Shards, TargetsOnly, Weighted
 from streamrf.support.errors import InputError, StorageError
 from streamrf.support.progress import Reporter
 
@@ -33,38 +34,51 @@ Weights: TypeAlias = "str | Mapping[str, Any] | Sequence[float] | np.ndarray"
 
 
 def open_source(
-    data: Data,
-    *,
-    x: str = "X",
-    y: str = "y",
-    target: str | Sequence[str] | None = None,
-    features: Sequence[str] | None = None,
-    exclude: str | Sequence[str] = (),
-    need_targets: bool | None = True,
-    columns: Columns | Handling | Mapping[str, Any] | None = None,
-    sample_weight: Weights | None = None,
-    holdout_by: Any = None,
-    holdout_after: Any = None,
-    cache: bool = True,
-    reporter: Reporter | None = None,
+    data: Data, *, x: str = "X", y: Any = "y", target: str | Sequence[str] | None = None,
+    features: Sequence[str] | None = None, exclude: str | Sequence[str] = (), need_targets: bool | None = True,
+    columns: Columns | Handling | Mapping[str, Any] | None = None, sample_weight: Weights | None = None,
+    holdout_by: Any = None, holdout_after: Any = None, cache: bool = True, reporter: Reporter | None = None,
     **reading: Any,
-) -> Source:
+) -> Source:  # fmt: skip
     """Open a table for reading; only metadata is read, unless it must be converted first.
 
-    ``data`` is a path, a URL, a pattern or a directory; a pandas, polars, dask or Arrow table, a DuckDB relation or a
-    stream of Arrow batches; an array, or a pair ``(X, y)`` of arrays; a source; the ``spec()`` of one; or a list of any
-    of these, which is read as one table. ``x`` and ``y`` name arrays (zarr, npy); ``target``, ``features`` and
-    ``exclude`` name columns of tables; ``*`` in a name stands for any letters. With ``need_targets=False`` targets are
-    not read, with None they are read where there are any. ``columns`` is the coding of raw columns, as a model keeps
-    it; from a ``Handling`` the coding is learned, which reads the columns.
-    ``sample_weight`` names the array or column of the rows' weights; for arrays it is an array.
-    ``holdout_by`` is a column (name, number among the features, or array) whose groups are never on both sides of the
-    hold-out. ``holdout_after`` is a column, whose last rows judge, or a pair of a column and a value.
-
-    CSV, JSON lines and Arrow files are converted to parquet once, beside the data (``cache=False``: in a temporary
-    folder). ``reading`` says how CSV is written, where its first lines do not tell: ``delimiter``, ``header``,
-    ``null``, ``encoding``, ``decimal`` and ``dates``.
+    Parameters
+    ----------
+    data : Any
+        A path, a URL, a pattern or a directory; a pandas, polars, dask or Arrow table, a DuckDB relation or a stream of
+        Arrow batches; a numpy or dask array, or a pair ``(X, y)`` of such; a list of delayed data frames; a source; the
+        ``spec()`` of one; or a list of any of these, which is read as one table. CSV, JSON lines and Arrow files are
+        converted to parquet once.
+    x : str, default='X'
+        Name of the array of inputs (zarr, npy).
+    y : str or array, default='y'
+        Name of the array of targets (zarr, npy), or the targets of an array.
+    target : str, sequence of str or None, default=None
+        Target columns of a table.
+    features : sequence of str or None, default=None
+        Input columns; all others by default. ``*`` in a name stands for any letters.
+    exclude : str or sequence of str, default=()
+        Columns to leave out, also with ``*``.
+    need_targets : bool or None, default=True
+        With False targets are not read, with None they are read where there are any.
+    columns : Columns, Handling, dict or None, default=None
+        The coding of raw columns, as a model keeps it; from a ``Handling`` it is learned, which reads the columns.
+    sample_weight : str, array or None, default=None
+        The array or column of the rows' weights; for arrays an array.
+    holdout_by : str, int, array or None, default=None
+        A column (name, number among the features, or array) whose groups are never on both sides of the hold-out.
+    holdout_after : str, int, array, pair or None, default=None
+        A column, whose last rows judge, or a pair of a column and a value.
+    cache : bool, default=True
+        Keep what was converted beside the data for the next run; False: in a temporary folder.
+    reporter : Reporter or None, default=None
+        Hears what is converted and read.
+    **reading : Any
+        How CSV is written, where its first lines do not tell: ``delimiter``, ``header``, ``null``, ``encoding``,
+        ``decimal`` and ``dates``.
     """
+    if not isinstance(y, str):
+        data, y = (data, y), "y"
     data, keeps = readable(data, Reading(reading, cache), reporter or Reporter())
     choice = named(data, Choice(x, y, target, features, exclude, need_targets))
     if isinstance(columns, Handling):
@@ -100,7 +114,7 @@ def _key_column(data: Data, table: Source, choice: Choice, asked: Any) -> Source
     if isinstance(asked, Mapping):
         return open_source(asked)
     if not isinstance(asked, str):
-        return array_column(asked)
+        return array_column(asked, table)
     if table.feature_names and asked in table.feature_names:
         return table.feature_names.index(asked)
     if table.columns is not None and asked in table.columns.names:  # its own values are read beside its code
@@ -109,7 +123,12 @@ def _key_column(data: Data, table: Source, choice: Choice, asked: Any) -> Source
             raise InputError(f"'{asked}' is the only feature: rows held out by it would have nothing to be told by")
         choice = replace(choice, columns=replace(table.columns, columns=others))
     rest = [name for name in (*names_of(choice.exclude), *names_of(choice.target or choice.y)) if name != asked]
-    return _open(data, replace(choice, exclude=rest, y=asked, target=None, need_targets=True))
+    try:
+        return _open(data, replace(choice, exclude=rest, y=asked, target=None, need_targets=True))
+    except InputError as error:  # which speaks of a target
+        raise InputError(
+            f"rows cannot be held out by '{asked}': the data has neither a column nor an array of that name"
+        ) from error
 
 
 def readable(data: Data, reading: Reading, reporter: Reporter) -> tuple[Data, list[object]]:
@@ -125,6 +144,8 @@ def readable(data: Data, reading: Reading, reporter: Reporter) -> tuple[Data, li
         return places if len(places) > 1 else places[0], keeps
     if is_frame(data):
         return frame_table(data, reporter)
+    if (collection := dask_collection(data)) is not None:
+        return collection, []
     if isinstance(data, list | tuple) and not _is_pair(data):
         return _readable_list(list(data), reading, reporter)
     return data, []
@@ -165,6 +186,8 @@ def _open(data: Data, choice: Choice) -> Source:
         return _open_location(absolute(os.fspath(data)), choice)
     if isinstance(data, Mapping):
         return _open_spec(dict(data), choice)
+    if isinstance(data, Collection):
+        return data.opened(choice)
     if isinstance(data, np.ndarray) or _is_pair(data):
         return _open_arrays(data, choice.need_targets)
     if isinstance(data, Sequence):
@@ -182,7 +205,16 @@ def _open_table(data: object, choice: Choice) -> Source:
     raise InputError(f"data must be a path, a URL, a table, arrays or a list of these, not {type(data).__name__}")
 
 
+WRAPPERS: dict[str, Callable[[Spec], Source]] = {  # how to open the spec of a source around another, by a name in it
+    "targets_of": lambda spec: TargetsOnly(open_source(**spec["targets_of"])),
+}
+
+
 def _open_spec(spec: Spec, choice: Choice) -> Source:
+    for name in WRAPPERS.keys() & spec.keys():
+        return WRAPPERS[name](spec)
+    if TOKEN in spec:
+        return known_collection(spec[TOKEN]).reopened(spec, choice)
     unknown = set(spec) - set(vars(choice)) - {"data", "sample_weight", "holdout_by", "holdout_after"}
     if unknown or "data" not in spec:
         raise InputError(f"not the description of a source: it has {', '.join(sorted(spec))}")
@@ -194,8 +226,8 @@ def _open_weighted(data: Data, weights: Weights, choice: Choice) -> Source:
     if isinstance(weights, Mapping):
         return Weighted(_open(data, choice), open_source(weights), "the weights")
     if not isinstance(weights, str):
-        rows = ArraySource(np.zeros((len(weights), 1), np.float32), np.asarray(weights))
-        return Weighted(_open(data, choice), rows, "the weights")
+        table = _open(data, choice)
+        return Weighted(table, array_column(weights, table), "the weights")
     exclude, targets = names_of(choice.exclude), names_of(choice.target or choice.y)
     table = _open(data, replace(choice, exclude=[*exclude, weights]))
     others = replace(choice, exclude=[*exclude, *targets], y=weights, target=None, need_targets=True)
@@ -299,6 +331,8 @@ def _raw_table(data: object) -> BatchReader | None:
         return _stored_table(absolute(os.fspath(data)))
     if isinstance(data, Source | Mapping | np.ndarray | tuple | list | int) or data is None:
         return None
+    if isinstance(data, Collection):
+        return data.columns()
     from streamrf.data.readers.table import MemoryTable, TableBatches
 
     return TableBatches(data) if isinstance(data, MemoryTable) else None

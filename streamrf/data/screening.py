@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from numba import njit
 
 from streamrf.data.locations import persistently
+from streamrf.data.partitions import asked, reads_remotely, rows_there
 from streamrf.data.source import Block, Source, Span, joined, touched, work_spans
 from streamrf.data.split import NUMBER, Split
 from streamrf.data.wrappers import SourceWrapper
@@ -19,7 +19,6 @@ from streamrf.support.units import format_count
 
 POLICIES = ("auto", "error", "drop")
 # An IEEE float is infinite or NaN exactly where every exponent bit is set.
-_EXPONENT_BITS = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000), 8: np.uint64(0x7FF0000000000000)}
 _PIECE = 1 << 16  # values checked between two chances to stop
 _WEIGHT_BYTES = _KEY_BYTES = 8
 
@@ -50,8 +49,7 @@ def is_clean(values: np.ndarray) -> bool:
     if values.dtype.kind != "f":
         return True
     flat = np.ascontiguousarray(values).reshape(-1)
-    bits = flat.view(f"u{flat.itemsize}")
-    return bool(_all_finite(bits, _EXPONENT_BITS[flat.itemsize]))
+    return all(np.isfinite(flat[start : start + _PIECE]).all() for start in range(0, len(flat), _PIECE))
 
 
 def missing_rows(values: np.ndarray) -> np.ndarray:
@@ -62,17 +60,6 @@ def missing_rows(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "O":
         return np.array([any(value is None for value in row) for row in table], dtype=bool)
     return np.zeros(len(values), dtype=bool)
-
-
-@njit(cache=True, nogil=True)
-def _all_finite(bits: np.ndarray, exponent: np.unsignedinteger) -> bool:
-    for start in range(0, len(bits), _PIECE):
-        bad = 0
-        for i in range(start, min(start + _PIECE, len(bits))):
-            bad |= (bits[i] & exponent) == exponent
-        if bad:
-            return False
-    return True
 
 
 def _without(block: Block, bad: np.ndarray) -> tuple[Block, int]:
@@ -190,7 +177,18 @@ def random_runs(n_rows: int, rows: int, rng: np.random.Generator, places: int = 
 
 
 def _read(source: Source, runs: list[Span]) -> Iterator[Block]:
-    """The rows of the runs in order, chunk by chunk; each chunk is read at most once."""
+    """The rows of the runs in order, chunk by chunk; each chunk is read at most once, and of a dask collection on a
+    cluster where it is."""
+    calls = _calls(source, runs)
+    if reads_remotely(source):
+        yield from asked(rows_there, source, list(calls))
+        return
+    for span, positions in calls:
+        yield persistently(source.read, span).take(positions)
+
+
+def _calls(source: Source, runs: list[Span]) -> Iterator[tuple[Span, np.ndarray]]:
+    """What to read, and which of these rows."""
     starts, stops = (np.array(ends, np.int64) for ends in zip(*runs, strict=True))
     for chunk in touched(source.chunks(), runs):
         first, last = np.searchsorted(stops, chunk.start, "right"), np.searchsorted(starts, chunk.stop, "left")
@@ -199,7 +197,7 @@ def _read(source: Source, runs: list[Span]) -> Iterator[Block]:
             span = Span(inside[0].start, inside[-1].stop) if source.has_partial_reads() else chunk
             # Positions and not slices: a view of a few rows would keep the whole chunk in memory.
             positions = np.concatenate([np.arange(run.start, run.stop) for run in inside])
-            yield persistently(source.read, span).take(positions - span.start)
+            yield span, positions - span.start
 
 
 def _common(chunk: Span, run: Span) -> Span:

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
 from streamrf.data.columns import Columns
+from streamrf.data.locations import is_url
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.units import format_bytes
 
 MANY = 100_000  # chunks: beyond, they are joined by arithmetic
 LABEL_BYTES = 64  # a guess at a string label, for memory only
+READERS_FROM_AFAR = 8  # spans that may be on their way at once
 
 Spec: TypeAlias = dict[str, Any]  # JSON: the arguments of ``open_source``, as names and plain values
+Partition: TypeAlias = tuple[Any, int, tuple[str, ...]]  # a collection, the number of a partition, its columns
 Rows: TypeAlias = tuple[np.ndarray, np.ndarray | None]  # X (n, d), and y (n,) or (n, k) where there are targets
 
 
@@ -121,6 +124,9 @@ class Source(Matrix):
         """By column, how many values were read that the coding of columns does not know."""
         return {}
 
+    def note_unknown_levels(self, counts: Mapping[str, int]) -> None:
+        """Add those that another process has read of this source."""
+
     @property
     def declared_dtypes(self) -> tuple[np.dtype, np.dtype | None]:
         """Types of X and y as the storage declares them, before nulls widen integers to floats."""
@@ -159,6 +165,14 @@ class Source(Matrix):
         y_bytes = 0 if self.y_dtype is None else self.n_outputs * (self.y_dtype.itemsize or LABEL_BYTES)
         return len(span) * (self.n_features * self.x_dtype.itemsize + y_bytes + 8)
 
+    @property
+    def readers(self) -> int:
+        """How many spans may be read at once: what comes from afar is mostly waited for."""
+        return READERS_FROM_AFAR if is_url(self.location) else 1
+
+    def drop_pages(self, span: Span) -> None:
+        """Let the operating system forget the stored bytes of these rows, where it keeps copies of them in memory."""
+
     def recoded(self, columns: Columns) -> Source:
         """The same rows with their raw columns coded in another way."""
         raise InputError(f"{self.location} has no raw columns to code: store it as parquet")
@@ -188,6 +202,10 @@ class Source(Matrix):
             for start in range(chunk.start, chunk.stop, step):
                 block = self.read(Span(start, min(start + step, chunk.stop)))
                 yield block.X, block.y
+
+    def partitions(self, span: Span, *, targets_only: bool = False) -> Iterable[Partition]:
+        """Of a dask collection, what must be computed to read a span, or its targets."""
+        return ()
 
     def has_partial_reads(self) -> bool:
         """Whether a span smaller than a chunk can be read without decoding the whole chunk."""
@@ -240,10 +258,13 @@ def even_spans(n_rows: int, step: int) -> Sequence[Span]:
 
 def touched(chunks: Sequence[Span], runs: Iterable[Span]) -> Iterator[Span]:
     """The chunks that hold rows of these runs, which are in order; each of them once."""
-    last = -1
+    last, covered = -1, -1
     for run in runs:
+        if run.stop <= covered:  # a sample has thousands of runs in few chunks
+            continue
         at = max(last + 1, bisect_right(chunks, run.start, key=lambda chunk: chunk.start) - 1)
         while at < len(chunks) and chunks[at].start < run.stop:
+            covered = chunks[at].stop
             yield chunks[at]
             last, at = at, at + 1
 
@@ -295,7 +316,7 @@ def work_spans(source: Source, target_rows: int, max_bytes: int) -> Sequence[Spa
         return _even_runs(pieces, source.n_rows, fits)
     if source.has_partial_reads():
         pieces = tuple(piece for chunk in pieces for piece in _split(chunk, target_rows, max_bytes, source.read_bytes))
-    return tuple(_joined(pieces, {shard.start for shard in source.shards()}, fits))
+    return tuple(joined_spans(pieces, fits, {shard.start for shard in source.shards()}))
 
 
 def _even_runs(chunks: EvenSpans, n_rows: int, fits: Callable[[Span], bool]) -> EvenSpans:
@@ -315,13 +336,15 @@ def _split(chunk: Span, target_rows: int, max_bytes: int, cost: Callable[[Span],
         yield Span(chunk.start + piece.start, chunk.start + piece.stop)
 
 
-def _joined(pieces: Iterable[Span], borders: set[int], fits: Callable[[Span], bool]) -> Iterator[Span]:
-    """Greedy: a piece joins the one before it as long as both together fit and no shard begins between them."""
+def joined_spans(pieces: Iterable[Span], fits: Callable[[Span], bool], borders: Collection[int] = ()) -> Iterator[Span]:
+    """Greedy: a piece joins its neighbour before it as long as both together fit and no border is between them."""
     current: Span | None = None
     for piece in pieces:
-        if current is not None and piece.start not in borders and fits(Span(current.start, piece.stop)):
-            current = Span(current.start, piece.stop)
-            continue
+        if current is not None and current.stop == piece.start and piece.start not in borders:
+            longer = Span(current.start, piece.stop)
+            if fits(longer):
+                current = longer
+                continue
         if current is not None:
             yield current
         current = piece

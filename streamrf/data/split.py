@@ -25,7 +25,7 @@ from streamrf.support.errors import DataError, FileFormatError
 FIT, CHOOSE, JUDGE = 0, 1, 2
 NUMBER, INPUTS, GROUP, ORDER = KEYS = ("number", "inputs", "group", "order")
 OTHER_STREAM = 0x46_4F_4C_44  # folds must not depend on the roles
-DISTINCT = 0.5  # of the rows, from which copies are worth keeping together
+DISTINCT = 0.25  # of the rows, from which copies are worth keeping together
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Split:
     judge_from: float | None = None
     choose_from: float | None = None
     folds: int = 0  # of the rows that do not judge, which choose lambda in place of rows apart
+    counted: int | None = None  # rows that rules of thumb went by, where they were counted
+    choose_at: float = 0.0  # where the rows that choose begin, as a share beyond those that judge
 
     @property
     def holds(self) -> bool:
@@ -69,8 +71,10 @@ class Split:
             if not self.choose > 0:
                 roles[roles == CHOOSE] = FIT
             return roles
-        hashed = hash_rows(self.keys(block), self.seed)
-        roles[_below(hashed, self.judge + self.choose)] = CHOOSE
+        hashed, first = hash_rows(self.keys(block), self.seed), self.judge + self.choose_at
+        roles[_below(hashed, first + self.choose)] = CHOOSE
+        if self.choose_at > 0:
+            roles[_below(hashed, first)] = FIT
         roles[_below(hashed, self.judge)] = JUDGE
         return roles
 
@@ -86,6 +90,15 @@ class Split:
         """The same judges; every other row is fitted."""
         return replace(self, choose=0.0)
 
+    def turned(self, turn: int, turns: int) -> Split:
+        """The same judges; of the other rows, those of one of ``turns`` equal parts choose."""
+        part = (1.0 - self.judge) / turns
+        return replace(self, choose=part, choose_at=turn * part)
+
+    def all_choose(self) -> Split:
+        """The same judges; every other row chooses."""
+        return self.turned(0, 1)
+
     def keyed(self, block: Block) -> Block:
         """A block that may lose its inputs and still knows its roles."""
         return block if block.key is not None or self.key == NUMBER else replace(block, key=self.keys(block))
@@ -95,6 +108,7 @@ class Split:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Split:
+        document = {"choose_at": 0.0, **document}  # older versions had no turns
         if set(document) != set(cls.__dataclass_fields__) or document["key"] not in KEYS:
             raise FileFormatError("these are not the roles of rows that this version knows: train again")
         return cls(**document)
@@ -105,8 +119,27 @@ NONE_HELD = Split()
 
 def key_for(sample: Block) -> str:
     """INPUTS, unless so many rows of a sample have equal inputs that a split by inputs would mean nothing."""
-    keys = input_keys(sample.X) if sample.key is None else sample.key
-    return INPUTS if len(np.unique(keys)) >= DISTINCT * len(sample) else NUMBER
+    return INPUTS if different_rows(sample) >= DISTINCT * len(sample) else NUMBER
+
+
+def different_rows(sample: Block) -> int:
+    """How many have different inputs."""
+    return len(np.unique(input_keys(sample.X)))
+
+
+def merge_copies(rows: Block, targets: np.ndarray) -> Block:
+    """Rows of equal inputs and targets (n, k) as one, with the sum of their weights, in an order of their own."""
+    from streamrf.data.hashing import hash_values
+    from streamrf.support.exact_sum import as_floats
+
+    X, hashes = as_floats(rows.X), np.empty(len(rows), np.uint64)
+    targets = np.ascontiguousarray(targets, np.float64)
+    hash_values(X, targets, value_factors(X.shape[1] + targets.shape[1]), hashes, True)
+    _, first, place = np.unique(hashes, return_index=True, return_inverse=True)
+    different = rows.take(first)
+    if len(first) == len(rows):
+        return different
+    return replace(different, weights=np.bincount(place.ravel(), rows.weights).astype(np.float64))
 
 
 def fold_of(keys: np.ndarray, folds: int, seed: int) -> np.ndarray:

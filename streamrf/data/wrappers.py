@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import accumulate
@@ -14,7 +14,7 @@ import numpy as np
 
 from streamrf.data.columns import Columns
 from streamrf.data.readers.base import RowReader, describe_size, row_numbers
-from streamrf.data.source import Block, Source, Span, Spec
+from streamrf.data.source import Block, Partition, Source, Span, Spec
 from streamrf.support.errors import DataError, InputError
 
 
@@ -32,6 +32,9 @@ class SourceWrapper(Source):
     @property
     def unknown_levels(self) -> Mapping[str, int]:
         return self.source.unknown_levels
+
+    def note_unknown_levels(self, counts: Mapping[str, int]) -> None:
+        self.source.note_unknown_levels(counts)
 
     def recoded(self, columns: Columns) -> Source:
         other = copy(self)
@@ -60,6 +63,13 @@ class SourceWrapper(Source):
     def read_bytes(self, span: Span) -> int:
         return self.source.read_bytes(span)
 
+    @property
+    def readers(self) -> int:
+        return self.source.readers
+
+    def drop_pages(self, span: Span) -> None:
+        self.source.drop_pages(span)
+
     def fingerprint(self) -> str:
         return self.source.fingerprint()
 
@@ -74,6 +84,9 @@ class SourceWrapper(Source):
 
     def has_partial_reads(self) -> bool:
         return self.source.has_partial_reads()
+
+    def partitions(self, span: Span, *, targets_only: bool = False) -> Iterable[Partition]:
+        return self.source.partitions(span, targets_only=targets_only)
 
     def shards(self) -> tuple[Span, ...]:
         return self.source.shards()
@@ -98,6 +111,9 @@ class TargetsOnly(SourceWrapper):
 
     def read_bytes(self, span: Span) -> int:
         return self.block_bytes(span)
+
+    def partitions(self, span: Span, *, targets_only: bool = False) -> Iterable[Partition]:
+        return self.source.partitions(span, targets_only=True)
 
     def spec(self) -> Spec:
         return {"data": {"targets_of": self.source.spec()}}
@@ -136,6 +152,10 @@ class Weighted(SourceWrapper):
 
     def block_bytes(self, span: Span) -> int:
         return self.source.block_bytes(span) + 8 * len(span)
+
+    def partitions(self, span: Span, *, targets_only: bool = False) -> Iterable[Partition]:
+        table = self.source.partitions(span, targets_only=targets_only)
+        return (*table, *self.weights.partitions(span, targets_only=True))
 
     def fingerprint(self) -> str:
         return hashlib.sha256(f"{self.source.fingerprint()}{self.weights.fingerprint()}".encode()).hexdigest()
@@ -197,6 +217,9 @@ class Shards(RowReader):
     def unknown_levels(self) -> Counter[str]:
         return sum((Counter(part.unknown_levels) for part in self.parts), Counter[str]())
 
+    def note_unknown_levels(self, counts: Mapping[str, int]) -> None:
+        self.parts[0].note_unknown_levels(counts)  # only the sum over all parts is told
+
     def has_partial_reads(self) -> bool:
         return all(part.has_partial_reads() for part in self.parts)
 
@@ -220,6 +243,10 @@ class Shards(RowReader):
         X, key = _joined([block.X for block in blocks], self.x_dtype), _joined(keys, None) if keys else None
         return Block(X, y, row_numbers(span), key=key)
 
+    def partitions(self, span: Span, *, targets_only: bool = False) -> Iterable[Partition]:
+        parts = self._pieces(span)
+        return (each for part, piece in parts for each in part.partitions(piece, targets_only=targets_only))
+
     def kept_types(self, asked: Sequence[str]) -> list[tuple[str, np.dtype]]:
         found = [part.kept_types(asked) for part in self.parts]
         alike = all(types == found[0] for types in found)
@@ -241,6 +268,14 @@ class Shards(RowReader):
         total = sum(part.read_bytes(piece) for part, piece in pieces)
         joined = len(pieces) > 1 or any(part.x_dtype != self.x_dtype for part, _ in pieces)
         return total + (len(span) * (self.n_features + self.n_outputs) * self.x_dtype.itemsize if joined else 0)
+
+    @property
+    def readers(self) -> int:
+        return max(part.readers for part in self.parts)
+
+    def drop_pages(self, span: Span) -> None:
+        for part, piece in self._pieces(span):
+            part.drop_pages(piece)
 
     @property
     def declared_dtypes(self) -> tuple[np.dtype, np.dtype | None]:

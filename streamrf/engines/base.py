@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Generic
+from typing import Any, Generic
 
 from streamrf.data.source import Source
 from streamrf.statistics.base import S, Statistic
 from streamrf.statistics.rowset import RowSet
+from streamrf.support import memory
 from streamrf.support.errors import BudgetError
 from streamrf.support.progress import Reporter
 from streamrf.support.units import format_bytes
@@ -41,6 +42,7 @@ class Pass(Generic[S]):
     nan: str = "error"
     span_rows: int = SPAN_ROWS
     span_bytes: int = SPAN_BYTES
+    is_only: bool = False  # whether no other pass will read these rows
 
     @classmethod
     def start(
@@ -89,9 +91,13 @@ def showing(reporter: Reporter) -> Watcher[S]:
 class Engine(ABC):
     """Where the summing happens."""
 
-    def needs(self, reserved: int, parts: dict[str, int]) -> WorkerNeeds | None:
+    def needs(self, parts: dict[str, int]) -> WorkerNeeds | None:
         """Memory that other processes need for a pass with these parts; None where there are no others."""
         return None
+
+    def kept(self, data: Any) -> Any:
+        """Data that is read several times, as this engine reads it best."""
+        return data
 
     def everywhere(self, work: Callable[[], object]) -> None:
         """Call this once in every process that sums."""
@@ -116,9 +122,10 @@ class WorkerNeeds:
     limit: int | None
 
     @classmethod
-    def of(cls, reserved: int, parts: dict[str, int], limits: Sequence[int | None]) -> WorkerNeeds:
-        """From a plan's parts, and the memory limits of the workers."""
-        state = parts["statistics"] + parts["hold-out rows"]
+    def of(cls, parts: dict[str, int], limits: Sequence[int | None]) -> WorkerNeeds:
+        """From a plan's parts, and the memory limits of the workers. What this process holds says nothing of them."""
+        reserved = memory.LIBRARIES + memory.COMPILED
+        state = max(parts["statistics"] + parts["hold-out rows"], parts.get("totals", 0))  # of any pass
         projected = reserved + int(SLACK * (STATES * state + parts["block"] + parts["reading"]))
         known = [limit for limit in limits if limit]
         return cls(len(limits), STATES, state, projected, min(known, default=None))

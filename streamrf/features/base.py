@@ -8,12 +8,13 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike
 
 from streamrf.features.precision import Precision
 from streamrf.support import simd
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import InputError
 from streamrf.support.simd import I64, aligned_empty, call, counted_loop, lanes, own_function, prefetch
 from streamrf.support.storage.safejson import JSON
@@ -103,7 +104,7 @@ def _dot_three(typing: simd.Typing, z: T, apart: T, w: T, stride: T, count: T, s
     return _intrinsic(3, Z, W)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def dot_rows(Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, out: np.ndarray) -> None:
     """``out[r, o] = intercept[o] + Z[r] . W[o]``."""
     group = GROUP_BYTES // W.itemsize
@@ -112,7 +113,7 @@ def dot_rows(Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, out
         _dot_group(Z, rows, W[o:last], intercept[o:last], out[:, o:last])
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _dot_group(Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, out: np.ndarray) -> None:
     """Outputs that share one reading of the features, a tile of them at a time, whose weights stay in the first cache.
 
@@ -166,6 +167,7 @@ class FeatureMap(ABC):
     FAMILIES: ClassVar[dict[str, type[FeatureMap]]] = {}
 
     kind: ClassVar[str]
+    rounds_integers_only: ClassVar[bool] = False  # whether ``compute`` leaves floats as they are
     precision: Precision
 
     def __init_subclass__(cls) -> None:
@@ -195,6 +197,11 @@ class FeatureMap(ABC):
     def amplitudes(self) -> np.ndarray:
         """(n_features,) float64: feature times amplitude is z, with z(x)'z(y) ~ k(x, y)."""
 
+    @property
+    def can_serve_unrounded(self) -> bool:
+        """Whether there are features, between -1 and 1, that the integers of the sums are rounded from."""
+        return self.rounds_integers_only and self.precision.exact
+
     @abstractmethod
     def compute(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
         """Features of scaled X into ``out[:len(X), :n_features]``; columns up to ``width`` may be overwritten."""
@@ -213,6 +220,10 @@ class FeatureMap(ABC):
         """How learning went, where the map was learned; not kept in files."""
         return {}
 
+    def untrained(self) -> FeatureMap:
+        """The map as it was before the first pass: what is known of it only once it is solved is left out."""
+        return self
+
     def scorer(self, coefficients: np.ndarray, intercept: np.ndarray) -> RowScorer:
         """Predictions with coefficients (n_features, outputs) of the features as they are written."""
         return Scorer(self, coefficients, intercept)
@@ -225,12 +236,12 @@ class FeatureMap(ABC):
         """An output block for so many rows, with room for ``extra`` columns after the features."""
         return np.empty((rows, max(self.width, self.n_features + extra)), dtype)
 
-    def dense(self, X: np.ndarray, threads: Threads) -> np.ndarray:
+    def dense(self, X: np.ndarray, threads: Threads, *, unrounded: bool = False) -> np.ndarray:
         """z(X) as (n, n_features) float64: for tests, pilots and small data."""
-        dtype = np.int16 if self.precision.exact else self.precision.inputs
+        dtype = self.precision.inputs if unrounded else self.precision.features
         out = self.block(len(X), dtype)
         self.compute(X, out, threads)
-        return out[:, : self.n_features] * self.amplitudes
+        return out[:, : self.n_features] * (self.amplitudes * self.precision.scale if unrounded else self.amplitudes)
 
 
 def scored_width(map: FeatureMap) -> int:
@@ -239,19 +250,24 @@ def scored_width(map: FeatureMap) -> int:
 
 
 class Scorer:
-    """A feature map with coefficients: scaled inputs in, scores out."""
+    """A feature map with coefficients: scaled inputs in, scores out.
+
+    ``unrounded`` takes the features that the map's integers are rounded from, with the same coefficients.
+    """
 
     def __init__(
-        self, map: FeatureMap, coefficients: np.ndarray, intercept: np.ndarray, room: int = BATCH_BYTES
-    ) -> None:
+        self, map: FeatureMap, coefficients: np.ndarray, intercept: np.ndarray, room: int = BATCH_BYTES,
+        *, unrounded: bool = False,
+    ) -> None:  # fmt: skip
         self.map = map
         self.dtype = map.precision.inputs
+        self.features = self.dtype if unrounded else map.precision.features
         self.intercept = np.asarray(intercept, np.float64)  # targets may lie far from zero and close together
         self.width = scored_width(map)
-        self.batch = batch_rows(self.width * map.precision.features.itemsize, room)
+        self.batch = batch_rows(self.width * self.features.itemsize, room)
         self._coefficients = aligned_empty((coefficients.shape[1], self.width), self.dtype)
         self._coefficients[:] = 0
-        self._coefficients[:, : map.n_features] = coefficients.T
+        self._coefficients[:, : map.n_features] = (coefficients * map.precision.scale if unrounded else coefficients).T
 
     def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
         """(n, outputs) float64 scores of scaled inputs."""
@@ -279,7 +295,7 @@ class Scorer:
 
     def batch_features(self) -> np.ndarray:
         """Room for the features of one batch."""
-        return np.zeros((self.batch, self.width), self.map.precision.features)
+        return np.zeros((self.batch, self.width), self.features)
 
     def score_features(self, Z: np.ndarray, rows: int) -> np.ndarray:
         """(rows, outputs) scores of the first rows of Z, features as the map writes them."""

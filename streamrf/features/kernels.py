@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy import special
+import scipy
 
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.storage.safejson import JSON
@@ -39,6 +39,8 @@ def _positive(name: str, value: float) -> float:
     value = float(value)
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name} must be a positive finite number, not {value}")
+    if not 1e-100 < value < 1e100:  # its square must be a number too
+        raise InputError(f"{name} must be between 1e-100 and 1e100, not {value}")
     return value
 
 
@@ -198,10 +200,10 @@ class Gaussian(NormKernel):
         return np.exp(-0.5 * r * r)
 
     def _unit_frequencies(self, U: np.ndarray, d: int) -> np.ndarray:
-        return special.ndtri(U)
+        return scipy.special.ndtri(U)
 
     def _unit_radii(self, U: np.ndarray, d: int) -> np.ndarray:
-        return np.sqrt(2.0 * special.gammaincinv(d / 2, U))
+        return np.sqrt(2.0 * scipy.special.gammaincinv(d / 2, U))
 
     def second_moment(self, d: int) -> float:
         return d / self.length_scale**2
@@ -221,7 +223,7 @@ class Laplacian(NormKernel):
 
     def bin_widths(self, U: np.ndarray) -> np.ndarray:
         """Gamma(2, length_scale): the density delta k''(delta)."""
-        return self.length_scale * special.gammaincinv(2.0, _open(U))
+        return self.length_scale * scipy.special.gammaincinv(2.0, _open(U))
 
     def second_moment(self, d: int) -> float:
         return math.inf
@@ -280,12 +282,12 @@ class Matern(NormKernel):
 
     def _unit_frequencies(self, U: np.ndarray, d: int) -> np.ndarray:
         with np.errstate(divide="ignore", over="ignore"):
-            ratio = np.sqrt(self.nu / special.gammaincinv(self.nu, U[:, d:]))
-        return special.ndtri(U[:, :d]) * np.minimum(ratio, _LARGEST_RATIO)
+            ratio = np.sqrt(self.nu / scipy.special.gammaincinv(self.nu, U[:, d:]))
+        return scipy.special.ndtri(U[:, :d]) * np.minimum(ratio, _LARGEST_RATIO)
 
     def _unit_radii(self, U: np.ndarray, d: int) -> np.ndarray:
         """|w|^2 / (2 nu) is beta prime: the share of each chi-square is beta, and both tails are kept accurate."""
-        normal, mixing = special.betaincinv(d / 2, self.nu, U), special.betainccinv(self.nu, d / 2, U)
+        normal, mixing = scipy.special.betaincinv(d / 2, self.nu, U), scipy.special.betainccinv(self.nu, d / 2, U)
         with np.errstate(divide="ignore", over="ignore"):
             return np.minimum(np.sqrt(2.0 * self.nu * normal / mixing), _LARGEST_RATIO)
 
@@ -305,8 +307,8 @@ def _matern_profile(nu: float, s: np.ndarray) -> np.ndarray:
     """2^(1 - nu) / Gamma(nu) s^nu K_nu(s), by its logarithm; 1 - s^2 / (4 (nu - 1)) where K_nu itself overflows."""
     s = np.minimum(s, 1e6)  # the kernel is 0 long before, and the Bessel function is not computed long after
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        log_bessel = _log_bessel_debye(nu, s) if nu > _DEBYE_FROM else np.log(special.kve(nu, s)) - s
-        k = np.exp((1.0 - nu) * math.log(2.0) - special.gammaln(nu) + nu * np.log(s) + log_bessel)
+        log_bessel = _log_bessel_debye(nu, s) if nu > _DEBYE_FROM else np.log(scipy.special.kve(nu, s)) - s
+        k = np.exp((1.0 - nu) * math.log(2.0) - scipy.special.gammaln(nu) + nu * np.log(s) + log_bessel)
     near = 1.0 - s * s / (4.0 * (nu - 1.0)) if nu > 2.0 else np.ones_like(s)
     return np.clip(np.where(np.isposinf(log_bessel) | (s == 0.0), near, k), 0.0, 1.0)
 

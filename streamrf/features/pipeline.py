@@ -10,19 +10,22 @@ import numpy as np
 
 from streamrf.data.columns import Columns, names_from_json, names_to_json
 from streamrf.data.source import Source
-from streamrf.features.base import Arrays, FeatureMap
-from streamrf.features.binning import map as _binning  # noqa: F401 (its import registers the map)
+from streamrf.features import blend as _blend  # noqa: F401 (its import registers the map)
+from streamrf.features.base import Arrays, FeatureMap, RowScorer, Scorer
+from streamrf.features.binning import map as _binning  # noqa: F401
 from streamrf.features.fourier import KINDS, UNTOLD, Draw, Learning, check, draw, draw_phases, kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel
 from streamrf.features.precision import Precision
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
+from streamrf.features.trees import map as _trees  # noqa: F401
 from streamrf.support.errors import DataError, FileFormatError, InputError, MismatchError
 from streamrf.support.storage import safejson
 from streamrf.support.storage.safejson import JSON
 
 SOBOL_COLUMNS = 256
+UNROUNDED = "unrounded"  # what a model file says of features that are rounded in the sums alone
 
 
 class Given(TypedDict, total=False):
@@ -86,7 +89,8 @@ Parts = tuple[dict[str, Any], dict[str, np.ndarray]]  # JSON and arrays, as file
 class Pipeline:
     """Raw columns become inputs, inputs are scaled and mapped to features, targets become integers.
 
-    Statistics can be added if their pipelines have the same digests.
+    Statistics can be added if their pipelines have the same digests. What is served is no part of these: integers are
+    summed either way. ``unrounded`` says that predictions take the features that the integers are rounded from.
     """
 
     columns: Columns | None  # how raw columns become inputs, where they are not numbers as they come
@@ -95,6 +99,7 @@ class Pipeline:
     coding: TargetCoding
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
+    unrounded: bool = False  # as in models of the first versions
 
     @property
     def n_inputs(self) -> int:
@@ -103,6 +108,12 @@ class Pipeline:
     def scaled(self, X: np.ndarray) -> np.ndarray:
         """Inputs as the map takes them."""
         return self.scaling.transform(X, self.map.precision.inputs)
+
+    def scorer(self, coefficients: np.ndarray, intercept: np.ndarray) -> RowScorer:
+        """Predictions of scaled inputs, from the features that are served; coefficients are for those of the sums."""
+        if self.unrounded:
+            return Scorer(self.map, coefficients, intercept, unrounded=True)
+        return self.map.scorer(coefficients, intercept)
 
     def check_columns(self, source: Source) -> None:
         """Refuse data with another number of columns, or with columns of other names."""
@@ -119,13 +130,16 @@ class Pipeline:
         map, map_arrays = self.map.to_parts()
         coding, coding_arrays = self.coding.to_parts()
         document = {"scaling": scaling, "map": map, "targets": coding, **names_to_json(self)}
+        document |= {"serves": UNROUNDED} if self.unrounded else {}
         return document, {**scaling_arrays, **map_arrays, **coding_arrays}
 
     @classmethod
     def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Pipeline:
+        map = map_from_parts(document["map"], arrays)
         return cls(
-            scaling=Scaling.from_parts(document["scaling"], arrays), map=map_from_parts(document["map"], arrays),
+            scaling=Scaling.from_parts(document["scaling"], arrays), map=map,
             coding=TargetCoding.from_parts(document["targets"], arrays), **names_from_json(document),
+            unrounded=_serves_unrounded(document, map),
         )  # fmt: skip
 
     def digests(self) -> dict[str, str]:
@@ -138,6 +152,14 @@ class Pipeline:
         if self.columns is not None:
             parts["coding of columns"] = self.columns.to_json(), {}
         return {name: _digest(*part) for name, part in parts.items()}
+
+
+def _serves_unrounded(document: dict[str, Any], map: FeatureMap) -> bool:
+    """Models of the first versions say nothing, and serve the integers of their sums."""
+    serves = document.get("serves")
+    if serves not in (None, UNROUNDED) or (serves is not None and not map.can_serve_unrounded):
+        raise FileFormatError(f"the model serves {serves!r} features of a map of kind {map.kind!r}: it is damaged")
+    return serves is not None
 
 
 def _digest(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:

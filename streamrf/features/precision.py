@@ -8,12 +8,14 @@ import numpy as np
 
 from streamrf.support.errors import InputError
 
-LIMITS = {7: 63, 8: 127, 12: 2047}  # bits of a feature, and the largest integer that stands for it
+LIMITS = {7: 63, 8: 127, 12: 2047, 20: 2**19 - 1}  # bits of a feature, and the largest integer that stands for it
+_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Precision:
-    """``7``, ``8`` and ``12``: features rounded to integers, all sums exact. ``float32``, ``float64``: not rounded."""
+    """``7``, ``8``, ``12`` and ``20``: features rounded to integers, all sums exact. ``float32``, ``float64``: not
+    rounded."""
 
     name: str
 
@@ -23,7 +25,7 @@ class Precision:
 
     @property
     def key(self) -> int | str:
-        """What products are chosen by: 7, 8, 12, 'float32' or 'float64'."""
+        """What products are chosen by: 7, 8, 12, 20, 'float32' or 'float64'."""
         return int(self.name) if self.exact else self.name
 
     @property
@@ -34,12 +36,17 @@ class Precision:
     @property
     def inputs(self) -> np.dtype:
         """Type in which inputs are projected."""
-        return np.dtype(np.float64 if self.name == "float64" else np.float32)
+        return np.dtype(np.float64 if self.name in ("20", "float64") else np.float32)
 
     @property
     def features(self) -> np.dtype:
         """The narrowest type that holds a feature."""
-        return np.dtype(np.int8 if self.scale < 128 else np.int16) if self.exact else self.inputs
+        return np.min_scalar_type(-self.scale) if self.exact else self.inputs
+
+    @property
+    def most_rows(self) -> int:
+        """Whose products of two features have a sum that the totals can hold."""
+        return _INT64 // self.scale**2 if self.exact else _INT64
 
     @property
     def totals(self) -> np.dtype:
@@ -47,7 +54,7 @@ class Precision:
         return np.dtype(np.int64 if self.exact else np.float64)
 
 
-PRECISIONS = ("7", "8", "12", "float32", "float64")
+PRECISIONS = ("7", "8", "12", "20", "float32", "float64")
 
 
 def make_precision(name: str | int) -> Precision:

@@ -4,12 +4,15 @@ Kinds, for columns that are neither constant (they become 0) nor binary (0/1 col
 
 - ``none``      values as they are;
 - ``standard``  mean 0 and variance 1;
-- ``minmax``    smallest value -1 and largest 1 (new rows may go beyond);
+- ``minmax``    smallest value -1 and largest 1;
 - ``quantile``  ranks, uniform on [-sqrt 3, sqrt 3] so that their variance is 1: piecewise linear through 200 quantiles
-                of the sample, a tied value in the middle of its ranks, values beyond the range held at its ends;
+                of the sample, a tied value in the middle of its ranks;
 - ``log``       sign(x) log(1 + |x| / s) for heavy-tailed columns, s their median magnitude; then as ``standard``;
 - ``pca``       as ``standard``, then rotated to the principal axes and divided by their deviations (columns left alone
                 stay outside the rotation); a kernel of one width on this is a non-isotropic kernel on the data.
+
+A value beyond the range of the rows that the scaling was fitted to is held at its end (all kinds but ``none``): no
+feature map knows what is out there, and its guesses are worse than what it has learned at the end of the range.
 
 A value goes through the same float64 operations in the same order whatever block it comes in and whatever the memory
 layout, no library function among them, and is rounded once at the end: the same bits on every machine. NaN and
@@ -21,9 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numba import njit
 from numpy.typing import DTypeLike
 
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.exact_sum import as_floats
 from streamrf.support.storage.safejson import JSON
@@ -39,12 +42,15 @@ FARTHEST = 1e30
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """A fitted scaling: every column goes through ``(x - centre) * factor``, some through a curve instead or before."""
+    """A fitted scaling: every column is held between ``low`` and ``high`` and goes through ``(x - centre) * factor``,
+    some through a curve instead or before."""
 
     kind: str
     binary: str
     centre: np.ndarray  # (d,) float64
     factor: np.ndarray  # (d,) float64
+    low: np.ndarray  # (d,) float64: the range that values are held in, before anything else is done to them
+    high: np.ndarray  # (d,) float64
     log_columns: np.ndarray  # int64: columns that pass through the signed log first
     log_rates: np.ndarray  # float64, 1 / s for each of these
     rank_columns: np.ndarray  # int64: columns that become ranks
@@ -68,7 +74,7 @@ class Scaling:
             raise MismatchError(f"the scaling was fitted on {self.n_inputs} columns, and the data has shape {X.shape}")
         rotated = len(self.rotation) > 0
         out = np.empty(X.shape, dtype=np.float64 if rotated else dtype)
-        shift_and_stretch(X, self.centre, self.factor, out)
+        shift_and_stretch(X, self.low, self.high, self.centre, self.factor, out)
         self._take_logs(X, out)
         self._take_ranks(X, out)
         if rotated:
@@ -78,13 +84,14 @@ class Scaling:
     def _take_logs(self, X: np.ndarray, out: np.ndarray) -> None:
         if len(self.log_columns):
             values = _gather(X, self.log_columns)
+            np.clip(values, self.low[self.log_columns, None], self.high[self.log_columns, None], out=values)
             take_logs(values, self.log_rates, self.centre[self.log_columns], self.factor[self.log_columns])
             out[:, self.log_columns] = values.T
 
     def _take_ranks(self, X: np.ndarray, out: np.ndarray) -> None:
         if len(self.rank_columns):
             values = _gather(X, self.rank_columns)
-            take_ranks(values, self.rank_offsets, self.knots, self.levels)
+            take_ranks(values, self.rank_offsets, self.knots, self.levels, np.empty(_TILE, np.int64))
             out[:, self.rank_columns] = values.T
 
     def describe(self) -> str:
@@ -112,10 +119,23 @@ class Scaling:
         kind, binary = document.get("kind"), document.get("binary")
         if kind not in SCALINGS or binary not in BINARY_POLICIES:
             raise FileFormatError(f"damaged scaling: there is no scaling {kind!r} with binary columns {binary!r}")
+        arrays = {**_boundless(arrays), **arrays}
         found = {name: _checked(arrays, name, dtype) for name, dtype in TYPES.items()}
         scaling = cls(kind, binary, **found)
         _check_fit(scaling)
         return scaling
+
+
+def _boundless(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The ranges of a file that an older version wrote, which held no values back."""
+    low, high = unbounded(len(arrays.get("scaling.centre", ())))
+    return {"scaling.low": low, "scaling.high": high}
+
+
+def unbounded(columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ranges that every number lies in."""
+    largest = np.finfo(np.float64).max
+    return np.full(columns, -largest), np.full(columns, largest)
 
 
 def _gather(X: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -144,6 +164,8 @@ def _check_fit(s: Scaling) -> None:
     d = s.n_inputs
     sound = {
         "factor": len(s.factor) == d,
+        "low": len(s.low) == d,
+        "high": len(s.high) == len(s.low) and bool((s.low <= s.high).all()),
         "log_columns": _are_columns(s.log_columns, d) and len(s.log_rates) == len(s.log_columns),
         "rank_columns": _are_columns(s.rank_columns, d) and len(s.rank_offsets) == len(s.rank_columns) + 1,
         "rank_offsets": s.rank_offsets[:1].tolist() == [0]
@@ -169,7 +191,7 @@ def apply_factor(X: np.ndarray, factor: np.ndarray) -> np.ndarray:
 # -- compiled loops
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log1p(v: float) -> float:
     """log(1 + v) for v >= 0 to 1e-15, by plain arithmetic: a library's logarithm differs between machines."""
     v = min(v, 1e300)
@@ -192,47 +214,28 @@ def _log1p(v: float) -> float:
     return power * 0.6931471805599453 + (2.0 * s * series + lost / y)
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _signed_log(x: float, rate: float) -> float:
     size = _log1p(abs(x) * rate)
     return -size if x < 0.0 else size
 
 
-@njit(cache=True, nogil=True)
-def _find(values: np.ndarray, knots: np.ndarray, places: np.ndarray) -> None:
-    """For each value the last knot but one, or an earlier one, that is not above it (the first where all are)."""
-    places.fill(0)
-    left = len(knots) - 1
-    while left > 1:  # bisection of all values in step: it runs in SIMD, and has no branch to guess wrong
-        half = left >> 1
-        for r in range(len(values)):
-            place = places[r]
-            places[r] = place + half if knots[np.uint64(place + half)] <= values[r] else place
-        left -= half
-
-
-@njit(cache=True, nogil=True)
-def _level(x: float, knots: np.ndarray, levels: np.ndarray, place: int) -> float:
-    """The level of x on the line between two knots, held at both ends."""
-    after = min(place + 1, len(knots) - 1)
-    gap = knots[after] - knots[place]
-    share = (x - knots[place]) / (gap if gap > 0.0 else 1.0)
-    return levels[place] + min(max(share, 0.0), 1.0) * (levels[after] - levels[place])
-
-
-@njit(cache=True, nogil=True)
-def shift_and_stretch(X: np.ndarray, centre: np.ndarray, factor: np.ndarray, out: np.ndarray) -> None:
-    """``(X - centre) * factor``, column by column; small, as it is compiled for every type and layout of X.
+@kernel
+def shift_and_stretch(
+    X: np.ndarray, low: np.ndarray, high: np.ndarray, centre: np.ndarray, factor: np.ndarray, out: np.ndarray
+) -> None:
+    """``(X - centre) * factor`` of values held in a range, column by column; small, as it is compiled for every type
+    and layout of X.
 
     What is farther out than FARTHEST is there: beyond what a float32 holds no map knows what to do.
     """
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
-            value = (np.float64(X[i, j]) - centre[j]) * factor[j]
+            value = (min(max(np.float64(X[i, j]), low[j]), high[j]) - centre[j]) * factor[j]
             out[i, j] = min(max(value, -FARTHEST), FARTHEST)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_logs(columns: np.ndarray, rates: np.ndarray, centre: np.ndarray, factor: np.ndarray) -> None:
     """Signed logs of columns (k, n), shifted and stretched, in place."""
     for k in range(len(rates)):
@@ -240,20 +243,36 @@ def take_logs(columns: np.ndarray, rates: np.ndarray, centre: np.ndarray, factor
             columns[k, i] = (_signed_log(columns[k, i], rates[k]) - centre[k]) * factor[k]
 
 
-@njit(cache=True, nogil=True)
-def take_ranks(columns: np.ndarray, offsets: np.ndarray, knots: np.ndarray, levels: np.ndarray) -> None:
-    """Levels of columns (k, n) on their curves, in place; the knots of column k are offsets[k]..offsets[k + 1]."""
-    places = np.empty(_TILE, np.int64)
+@kernel
+def take_ranks(
+    columns: np.ndarray, offsets: np.ndarray, knots: np.ndarray, levels: np.ndarray, places: np.ndarray
+) -> None:
+    """Levels of columns (k, n) on their curves, in place; the knots of column k are offsets[k]..offsets[k + 1].
+
+    A tile of values finds, in ``places``, the last knot but one, or an earlier one, that is not above each (the first
+    where all are). Then it is the level on the line to the next knot, held at both ends.
+    """
     for k in range(columns.shape[0]):
         own_knots, own_levels = knots[offsets[k] : offsets[k + 1]], levels[offsets[k] : offsets[k + 1]]
-        for start in range(0, columns.shape[1], _TILE):
-            tile = columns[k, start : start + _TILE]
-            _find(tile, own_knots, places)
+        for start in range(0, columns.shape[1], len(places)):
+            tile = columns[k, start : start + len(places)]
             for r in range(len(tile)):
-                tile[r] = _level(tile[r], own_knots, own_levels, places[r])
+                places[r] = 0
+            left = len(own_knots) - 1
+            while left > 1:  # bisection of all values in step: it runs in SIMD, and has no branch to guess wrong
+                half = left >> 1
+                for r in range(len(tile)):
+                    place = places[r]
+                    places[r] = place + half if own_knots[np.uint64(place + half)] <= tile[r] else place
+                left -= half
+            for r in range(len(tile)):
+                place, after = places[r], min(places[r] + 1, len(own_knots) - 1)
+                gap = own_knots[after] - own_knots[place]
+                share = (tile[r] - own_knots[place]) / (gap if gap > 0.0 else 1.0)
+                tile[r] = own_levels[place] + min(max(share, 0.0), 1.0) * (own_levels[after] - own_levels[place])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rotate_rows(Z: np.ndarray, rotation: np.ndarray) -> None:
     """Z @ rotation in place, with every sum in the order of the columns of Z."""
     d = Z.shape[1]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from streamrf.features.scaling import BINARY_POLICIES, SCALINGS, TYPES, Scaling
+from streamrf.features.scaling import BINARY_POLICIES, SCALINGS, TYPES, Scaling, unbounded
 from streamrf.support import exact_sum
 from streamrf.support.errors import DataError, InputError, MismatchError
 from streamrf.support.quantiles import median, quantiles
@@ -125,17 +125,19 @@ class _Fit:
         np.divide(1.0, spread, out=factor, where=spread >= _SMALLEST_SPREAD)
         left = ~self.free
         centre[left], factor[left] = 0.0, np.where(self.constant[left], 0.0, 1.0)
-        return Scaling(self.kind, self.binary, centre, factor, **(_no_curves() | curves))
+        low, high = (end.astype(np.float64) for end in (self.moments.minimum, self.moments.maximum))
+        return Scaling(self.kind, self.binary, centre, factor, low, high, **(_no_curves() | curves))
 
 
 def _no_curves() -> dict[str, np.ndarray]:
-    empty = {name: np.zeros(0, dtype) for name, dtype in TYPES.items() if name not in ("centre", "factor")}
+    columns = ("centre", "factor", "low", "high")
+    empty = {name: np.zeros(0, dtype) for name, dtype in TYPES.items() if name not in columns}
     return empty | {"rank_offsets": np.zeros(1, np.int64), "rotation": np.zeros((0, 0))}
 
 
 def _fit_none(fit: _Fit) -> Scaling:
     d = fit.sample.shape[1]
-    return Scaling(fit.kind, fit.binary, np.zeros(d), np.ones(d), **_no_curves())
+    return Scaling(fit.kind, fit.binary, np.zeros(d), np.ones(d), *unbounded(d), **_no_curves())
 
 
 def _fit_standard(fit: _Fit) -> Scaling:
@@ -161,7 +163,8 @@ def _fit_log(fit: _Fit) -> Scaling:
 def _logs(column: np.ndarray, rate: float) -> np.ndarray:
     """One column (n, 1) after the signed log, by the kernel that will do it to all rows."""
     curve = _no_curves() | {"log_columns": np.zeros(1, np.int64), "log_rates": np.array([rate])}
-    return Scaling("log", "keep", np.zeros(1), np.ones(1), **curve).transform(column[:, None], np.float64)
+    scaling = Scaling("log", "keep", np.zeros(1), np.ones(1), *unbounded(1), **curve)
+    return scaling.transform(column[:, None], np.float64)
 
 
 def _fit_quantile(fit: _Fit) -> Scaling:

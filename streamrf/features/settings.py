@@ -7,15 +7,21 @@ from dataclasses import dataclass
 
 from streamrf.data.screening import POLICIES
 from streamrf.features.binning.map import BinningMap, width_law
+from streamrf.features.blend import BlendMap
 from streamrf.features.fourier import KINDS, Kind, kind_of
+from streamrf.features.fourier.frequencies import check
 from streamrf.features.fourier.map import FORMS
 from streamrf.features.kernels import make_kernel
 from streamrf.features.precision import PRECISIONS
 from streamrf.features.targets import TASKS
+from streamrf.features.trees.map import TreesMap
 from streamrf.support.settings import AUTO, NONE, NOT_NEGATIVE, POSITIVE, Range, SelfDescribing, setting
 
-ANY, BINNING = "any", BinningMap.kind  # as maps: whatever the pilot finds best; random binning. All others are Fourier
-METRICS = (NONE, "diagonal", "full", "learned")
+# As maps: whatever the pilot finds best; random binning; trees; landmarks, binning and trees together. All others are
+# Fourier.
+ANY, BINNING, TREES, BLEND, LANDMARKS = "any", BinningMap.kind, TreesMap.kind, BlendMap.kind, "landmarks"
+OWN = (BINNING, TREES, BLEND)  # that have no frequencies
+METRICS = (AUTO, NONE, "diagonal", "full", "learned")
 SCALINGS = (NONE, "standard", "minmax", "quantile", "log", "pca")
 PREDICTION_LOSSES = ("squared", "hinge", "logistic")
 DEFAULT_D = 2000
@@ -24,7 +30,7 @@ ITERATIONS = Range(1, 100_000)
 
 
 def map_names() -> Iterable[str]:
-    return (*KINDS, BINNING, ANY)
+    return (*KINDS, *OWN, ANY)
 
 
 @dataclass(frozen=True)
@@ -38,13 +44,14 @@ class FeatureSettings(SelfDescribing):
     )  # fmt: skip
     length_scale: float | None = setting(None, "Width of the kernel; the pilot chooses it by default.", within=POSITIVE)
     map: str = setting(
-        AUTO, "auto compares Fourier features with random binning; with `D` or another setting of Fourier features it"
+        AUTO, "auto blends landmarks, random binning and trees; with `D` or another setting of Fourier features it"
         " draws those. The other names say how frequencies are drawn (mc to aligned) or learned (ekal-sample,"
-        " ekal-cluster, supervised), or ask for landmarks (kernel values) or binning (random grids) instead.",
+        " ekal-cluster, supervised), or ask for landmarks (kernel values), binning (random grids), trees or a blend of"
+        " the three.",
         choices=map_names,
     )  # fmt: skip
     grids: int | None = setting(
-        None, "`map='binning'`: number of random grids (100 to 400, fewer for more rows).", metavar="P",
+        None, "`map='binning'`: number of random grids (100 to 800, fewer for more rows).", metavar="P",
         within=Range(1, 100_000),
     )  # fmt: skip
     table_bits: int | None = setting(
@@ -54,8 +61,9 @@ class FeatureSettings(SelfDescribing):
         AUTO, "cos(w'x + b), or cos and sin pairs; auto is pairs for learned frequencies.", choices=lambda: FORMS
     )
     metric: str = setting(
-        NONE, "Learn which columns (diagonal) or directions (full) of the inputs matter; learned takes the best of"
-        " none, diagonal and full.", choices=lambda: METRICS,
+        AUTO, "Learn which columns (diagonal) or directions (full) of the inputs matter; learned takes the best of"
+        " none, diagonal and full; auto is learned for landmarks and none for Fourier features.",
+        choices=lambda: METRICS,
     )  # fmt: skip
     landmarks: int | None = setting(
         None, "Learned maps: rows that are compared with one another at a step (50 to 256).", metavar="N",
@@ -97,22 +105,30 @@ class FeatureSettings(SelfDescribing):
         if self.kernel != AUTO and self.map == BINNING:
             width_law(self.kernel)
         elif self.kernel != AUTO:
-            make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
+            kernel = make_kernel(self.kernel, length_scale=self.length_scale or 1.0)
+            if self.map in (LANDMARKS, BLEND):
+                check(LANDMARKS, kernel)
 
     @property
     def learns_from_targets(self) -> bool:
         """Whether features are made of the targets of a sample too."""
         kind = self.fourier_kind
-        return self.metric != NONE or (kind is not None and kind.targets)
+        return self.settled_metric != NONE or (kind is not None and kind.targets)
+
+    @property
+    def settled_metric(self) -> str:
+        """The metric, with ``auto`` replaced."""
+        if self.metric != AUTO:
+            return self.metric
+        return "learned" if self.map in (ANY, BLEND, LANDMARKS) else NONE
 
     def _check_learning(self) -> None:
         kind = self.fourier_kind
-        if self.metric != NONE and kind is not None and not kind.takes_metric:
+        asked = self.metric not in (AUTO, NONE)
+        if asked and kind is not None and not kind.takes_metric:
             self.refuse("metric", f"must be none: {self.map} has no matrix of frequencies")
-        if self.metric != NONE and self.map == ANY:
-            self.refuse("metric", "must be none: `map='any'` compares maps as they are")
-        if self.metric != NONE and self.map == BINNING:
-            self.refuse("metric", "must be none: the pilot of random binning finds a width for each column")
+        if asked and self.map in (BINNING, TREES):
+            self.refuse("metric", f"must be none: {self.map} finds out by itself which columns matter")
         if self.map == "supervised":
             most = MAX_SUPERVISED * (2 if self.settled_form == "pairs" else 1)
             if most < self.D:
@@ -133,4 +149,4 @@ class FeatureSettings(SelfDescribing):
     @property
     def fourier_kind(self) -> Kind | None:
         """The kind of frequencies that was named, if one was."""
-        return None if self.map in (AUTO, ANY, BINNING) else kind_of(self.map)
+        return None if self.map in (AUTO, ANY, *OWN) else kind_of(self.map)

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from streamrf.features.precision import Precision
+from streamrf.support.compiled import kernel
 from streamrf.support.errors import DataError, FileFormatError
 
-DIGITS = {"7": (6, 6), "8": (7, 5), "12": (11, 3)}  # bits of a digit, digits: 33 bits or more for a target
+# Bits of a digit, and digits: 33 bits or more for a target.
+DIGITS = {"7": (6, 6), "8": (7, 5), "12": (11, 3), "20": (19, 2)}
 RESOLUTION = 26  # bits that the targets of rows to fit take: the rest is head-room
 REACH = 29  # bits that the targets of any row may take: beyond, there is still room for later shards
 REGRESSION, CLASSIFICATION = "regression", "classification"
 TASKS = ("auto", REGRESSION, CLASSIFICATION)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_digits(whole: np.ndarray, bits: int, out: np.ndarray) -> None:
     """Balanced digits of whole numbers, the lowest first."""
     half, mask = 1 << (bits - 1), (1 << bits) - 1
@@ -133,7 +134,7 @@ class TargetCoding:
                 f"target {value:g} is outside {self.offset[column]:g} ± {bound:g}, the range that the first run fixed"
                 " for exact sums: retrain on all of the data"
             )
-        out = np.empty((*whole.shape, count), np.int16)
+        out = np.empty((*whole.shape, count), np.int16 if bits < 16 else np.int32)
         _write_digits(whole.ravel(), bits, out.reshape(-1, count))
         return out.reshape(len(out), -1)
 

@@ -14,10 +14,12 @@ from streamrf.data.columns import Columns
 from streamrf.data.source import Source
 from streamrf.features.base import FeatureMap
 from streamrf.features.binning.map import BinningMap
+from streamrf.features.blend import BlendMap
 from streamrf.features.pipeline import Parts, Pipeline
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import CLASSIFICATION, TargetCoding
-from streamrf.recipe import Recipe
+from streamrf.features.trees.map import TreesMap
+from streamrf.recipe import AUTO, Recipe
 from streamrf.solvers.settings import PROBABILITY
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.rowset import Ledger
@@ -35,7 +37,12 @@ METADATA = "story"  # what model files call it, since the first version
 class Posterior(Protocol):
     """What knows the uncertainty of predictions."""
 
-    def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray: ...
+    def deviations(
+        self, map: FeatureMap, X: np.ndarray, threads: Threads, *, unrounded: bool = False
+    ) -> np.ndarray: ...
+
+
+TABLES = "weights.tables"  # of random binning: (outputs, bins)
 
 
 @dataclass
@@ -134,7 +141,8 @@ class Model(UntrainedModel):
     def deviations(self, X: np.ndarray, threads: Threads) -> np.ndarray:
         """(n, outputs): the standard deviation of each prediction, of a model that has its posterior."""
         assert self.posterior is not None
-        return self.posterior.deviations(self.map, self.pipeline.scaled(X), threads)
+        pipeline = self.pipeline
+        return self.posterior.deviations(pipeline.map, pipeline.scaled(X), threads, unrounded=pipeline.unrounded)
 
     def codes(self, scores: np.ndarray) -> np.ndarray:
         """Position of the most probable class."""
@@ -153,14 +161,25 @@ class Model(UntrainedModel):
         facts = {"task": self.coding.describe(), "rows": self.metadata.get("rows"), "inputs": self.n_inputs}
         facts |= {
             "map": recipe.map,
-            "features": self.map.n_features,
-            "kernel": recipe.kernel,
-            "lambda": self.weights.ridge,
+            "features": self._features(),
+            "kernel": None if recipe.kernel == AUTO else recipe.kernel,
+            "lambda": None if recipe.map == TreesMap.kind else self.weights.ridge,
         }
         facts |= {
             f"hold-out {name.replace('_', ' ')}": found.get(name) for name in ("rmse", "r2", "error", "log_loss", "auc")
         }
         return {name: f"{v:.5g}" if isinstance(v, float) else str(v) for name, v in facts.items() if v is not None}
+
+    def _features(self) -> int | str:
+        """How many there are; of a blend those of its members, with what is taken of them."""
+        if not isinstance(self.map, BlendMap):
+            return self.map.n_features
+        shares = self.map.shares(self.weights.coefficients).mean(axis=1)
+        taken = {member.map.kind: [0.0, member.map.n_features] for member in reversed(self.map.members)}
+        for share, member in zip(shares, self.map.members, strict=True):  # all turns of a member are told as one
+            taken[member.map.kind][0] += share
+        kinds = dict.fromkeys(member.map.kind for member in self.map.members)
+        return " + ".join(f"{taken[kind][0]:.2f} of {taken[kind][1]} ({kind})" for kind in kinds)
 
     def __repr__(self) -> str:
         return f"<streamrf model: {', '.join(f'{name} {text}' for name, text in self._facts().items())}>"
@@ -187,12 +206,14 @@ class Model(UntrainedModel):
 
     def to_parts(self) -> Parts:
         document, arrays = super().to_parts()
-        arrays["weights.coefficients"] = np.ascontiguousarray(self.weights.coefficients)
+        arrays |= _stored(self.weights.coefficients, self.map)
         arrays["weights.intercept"] = self.weights.intercept
         if self.calibration is not None:
             arrays |= {"calibration.slope": self.calibration.slope, "calibration.shift": self.calibration.shift}
             if self.calibration.threshold != 0.5:  # older versions never had another
                 document["threshold"] = self.calibration.threshold
+            if self.calibration.bend:
+                document["bend"] = self.calibration.bend
         document |= {"ridge": self.weights.ridge, "ledger": self.ledger.to_json(), "versions": versions()}
         document |= {"ridges": list(self.weights.ridges)} if self.weights.ridges else {}
         return document, arrays
@@ -207,7 +228,8 @@ class Model(UntrainedModel):
     def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Model:
         pipeline = Pipeline.from_parts(document, arrays)
         map, coding = pipeline.map, pipeline.coding
-        coefficients, intercept = arrays["weights.coefficients"], arrays["weights.intercept"]
+        coefficients = arrays[TABLES].T if TABLES in arrays else arrays["weights.coefficients"]
+        intercept = arrays["weights.intercept"]
         if coefficients.shape != (map.n_features, coding.outputs) or intercept.shape != (coding.outputs,):
             raise FileFormatError(
                 f"weights {coefficients.shape} do not fit {map.n_features} features and {coding.outputs} outputs"
@@ -215,7 +237,8 @@ class Model(UntrainedModel):
         calibration = None
         if coding.task == CLASSIFICATION:
             slope, shift = arrays["calibration.slope"], arrays["calibration.shift"]
-            calibration = Calibration(slope, shift, _threshold(document.get("threshold", 0.5)))
+            threshold, bend = _threshold(document.get("threshold", 0.5)), _bend(document.get("bend", 0.0))
+            calibration = Calibration(slope, shift, threshold, bend)
         ridges = tuple(float(ridge) for ridge in document.get("ridges", ()))
         weights = Weights(coefficients, intercept, float(document["ridge"]), ridges=ridges)
         predictor = Predictor(pipeline, weights, calibration)
@@ -223,9 +246,22 @@ class Model(UntrainedModel):
         return cls(Recipe.from_json(document["recipe"]), pipeline, _metadata(document), predictor, ledger)
 
 
+def _stored(coefficients: np.ndarray, map: FeatureMap) -> dict[str, np.ndarray]:
+    """Coefficients as a file has them; tables of bins as they are in memory, of which there shall be no second copy."""
+    if isinstance(map, BinningMap) and map.numbering is not None:
+        return {TABLES: np.ascontiguousarray(coefficients.T)}
+    return {"weights.coefficients": np.ascontiguousarray(coefficients)}
+
+
 def _threshold(value: Any) -> float:
     if not isinstance(value, float) or value not in PROBABILITY:
         raise FileFormatError(f"the model's threshold is {value!r}: it must be a probability {PROBABILITY}")
+    return value
+
+
+def _bend(value: Any) -> float:
+    if not isinstance(value, float) or not 0 <= value < 1e6:
+        raise FileFormatError(f"the model's calibration is bent by {value!r}: it must be a number from 0 on")
     return value
 
 
@@ -256,6 +292,16 @@ def _why_no_statistics(recipe: dict[str, Any]) -> str:
         return (
             "is a model of random binning, which has no sums that rows can join or leave: retrain on the rows you want,"
             " or with Fourier features (`D`)"
+        )
+    if recipe["map"] == TreesMap.kind:
+        return (
+            "is a model of trees, which rows can neither join nor leave: retrain on the rows you want, or with Fourier"
+            " features (`D`)"
+        )
+    if recipe["map"] == BlendMap.kind:
+        return (
+            "is a blend, which keeps no sums that rows can join or leave: retrain on the rows you want, or with"
+            " `map='landmarks'` or `D`"
         )
     if recipe.get("solver", "cholesky") not in ("auto", "cholesky"):
         return f"was fitted by `solver={recipe['solver']!r}`, which leaves no sums: retrain with `solver='cholesky'`"

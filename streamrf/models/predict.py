@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from streamrf.data.open import open_source
-from streamrf.data.source import Block, Source, Span, work_spans
+from streamrf.data.partitions import asked, reads_remotely
+from streamrf.data.screening import screen
+from streamrf.data.source import Block, Partition, Source, Span, work_spans
 from streamrf.data.writers import ArrayWriter, TableWriter, Writer, write_blocks
 from streamrf.engines.base import Engine, Pass, showing
-from streamrf.engines.local import LocalEngine, pieces, read_ahead
+from streamrf.engines.local import LocalEngine, read_pieces
 from streamrf.models.model import Model
 from streamrf.solvers.passes import scan_targets
 from streamrf.statistics.metrics import Unit
@@ -44,6 +46,11 @@ class KeptOfSource:
     def rows(self, index: np.ndarray) -> dict[str, np.ndarray]:
         return self._source.read_kept(Span(int(index[0]), int(index[-1]) + 1), self.types)
 
+    def partitions(self, span: Span) -> Iterable[Partition]:
+        """What the columns of a span are read from, where that is a dask collection."""
+        names = tuple(name for name, _ in self.types)
+        return [(collection, number, names) for collection, number, _ in self._source.partitions(span)]
+
     def __getstate__(self) -> dict[str, Any]:
         return {"spec": self._source.spec(), "types": self.types}
 
@@ -72,6 +79,9 @@ class PredictedColumns:
                 f"the data has a column '{min(both)}', as the predictions have: name other columns in `keep`"
             )
         return [(_escaped(name) if self.escape else name, dtype) for name, dtype in [*kept, *predicted]]
+
+    def partitions(self, span: Span) -> Iterable[Partition]:
+        return self.kept.partitions(span) if isinstance(self.kept, KeptOfSource) else ()
 
     def __call__(self, block: Block, threads: Threads) -> dict[str, np.ndarray]:
         kept = self.kept.rows(block.index) if self.kept else {}
@@ -149,6 +159,11 @@ def gather_scores(model: Model, source: Source, threads: Threads, *, deviations:
     """(rows, outputs): the scores of every row of a source, or their standard deviations."""
     model.check_fits(source)
     scores, of_rows = np.empty((source.n_rows, model.coding.outputs)), model.deviations if deviations else model.scores
+    if reads_remotely(source):
+        spans = work_spans(source, SPAN_ROWS, SPAN_BYTES)
+        for span, found in zip(spans, asked(_scored, source, [(span,) for span in spans], of_rows), strict=True):
+            scores[span.start : span.stop] = found
+        return scores
 
     def score(block: Block, threads: Threads) -> dict[str, np.ndarray]:
         return {"scores": of_rows(block.X, threads)}
@@ -157,11 +172,17 @@ def gather_scores(model: Model, source: Source, threads: Threads, *, deviations:
     return scores
 
 
+def _scored(source: Source, span: Span, of_rows: Callable[[np.ndarray, Threads], np.ndarray]) -> np.ndarray:
+    """Scores of a span, on a worker that has its rows."""
+    block, _ = screen(source.read(span), "error", source)
+    with Threads(1) as threads:
+        return of_rows(block.X, threads)
+
+
 def source_blocks(source: Source) -> Iterator[Block]:
     """All rows of a source, in order."""
-    for block, _, span in read_ahead(source, work_spans(source, SPAN_ROWS, SPAN_BYTES), "error"):
-        for _, piece in pieces(block, span):
-            yield piece
+    for _, piece in read_pieces(source, work_spans(source, SPAN_ROWS, SPAN_BYTES), "error"):
+        yield piece
 
 
 def evaluate_rows(

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import scipy.linalg as sla
-from scipy.optimize import minimize_scalar
+import scipy
 
 from streamrf.features.base import FeatureMap
+from streamrf.features.blend import BlendMap
 from streamrf.features.targets import TargetCoding
 from streamrf.models.model import KIND, Model, statistics_of
-from streamrf.solvers.ridge import JITTERS, NormalEquations
+from streamrf.solvers.ridge import NormalEquations
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.support.errors import InputError, NumericalError
 from streamrf.support.storage.archive import read_archive
@@ -38,12 +38,13 @@ class Posterior:
 
     @classmethod
     def from_state(
-        cls, state: GramState, map: FeatureMap, coding: TargetCoding, ridge: float, threads: Threads
-    ) -> Posterior:
+        cls, state: GramState, map: FeatureMap, coding: TargetCoding, ridge: float, threads: Threads,
+        *, unrounded: bool = False,
+    ) -> Posterior:  # fmt: skip
         """One factorisation, in place."""
-        equations = NormalEquations.from_state(state, map, coding)
+        equations = NormalEquations.from_state(state, map, coding, unrounded=unrounded)
         factor = _factored(equations, ridge, threads)
-        solution, _ = sla.lapack.dpotrs(factor, equations.cross, lower=1)
+        solution, _ = scipy.linalg.lapack.dpotrs(factor, equations.cross, lower=1)
         noise = equations.target_variance - (equations.cross * solution).sum(axis=0)
         noise = np.maximum(noise, 1e-14 * np.maximum(equations.target_variance, np.finfo(np.float64).tiny))
         n, D = equations.rows, equations.size
@@ -51,14 +52,16 @@ class Posterior:
         evidence = -0.5 * (n * (np.log(2 * np.pi * noise) + 1) + spread)
         return cls(factor, equations.mean, noise, n, evidence)
 
-    def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray:
+    def deviations(
+        self, map: FeatureMap, X: np.ndarray, threads: Threads, *, unrounded: bool = False
+    ) -> np.ndarray:  # fmt: skip
         """(n, k): the standard deviation of a new target at each row of scaled inputs, with noise."""
         out = np.empty((len(X), len(self.noise)))
         for first in range(0, len(X), BLOCK):
             part = slice(first, first + BLOCK)
-            Z = map.dense(X[part], threads) - self.mean * map.amplitudes
+            Z = map.dense(X[part], threads, unrounded=unrounded) - self.mean * map.amplitudes
             with threads.blas_for(len(self.factor)):
-                half = sla.blas.dtrsm(1.0, self.factor, np.asfortranarray(Z.T), lower=1)
+                half = scipy.linalg.blas.dtrsm(1.0, self.factor, np.asfortranarray(Z.T), lower=1)
             known = ((half**2).sum(axis=0) + 1.0) / self.rows  # the intercept's own share is 1 / n
             out[part] = np.sqrt(self.noise * (1.0 + known[:, None]))
         return out
@@ -70,20 +73,21 @@ class ByOutput:
 
     parts: tuple[tuple[np.ndarray, Posterior], ...]
 
-    def deviations(self, map: FeatureMap, X: np.ndarray, threads: Threads) -> np.ndarray:
+    def deviations(
+        self, map: FeatureMap, X: np.ndarray, threads: Threads, *, unrounded: bool = False
+    ) -> np.ndarray:  # fmt: skip
         out = np.empty((len(X), len(self.parts[0][0])))
         for outputs, posterior in self.parts:
-            out[:, outputs] = posterior.deviations(map, X, threads)[:, outputs]
+            out[:, outputs] = posterior.deviations(map, X, threads, unrounded=unrounded)[:, outputs]
         return out
 
 
 def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.ndarray:
     matrix = np.empty((equations.size, equations.size), order="F")
-    for jitter in (0.0, *JITTERS):
-        equations.fill(matrix, threads)
-        matrix.flat[:: equations.size + 1] += ridge + jitter
+    for attempt in equations.attempts():
+        equations.fill_with(matrix, ridge, attempt, threads)
         with threads.blas_for(equations.size):
-            _, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
+            _, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
         if info == 0:
             return matrix
     raise NumericalError(f"`ridge={ridge:g}` is too small for a posterior: train with a larger one, such as 1e-6")
@@ -96,13 +100,18 @@ def attach_posterior(model: Model, path: str | Path, threads: Threads) -> None:
         raise InputError(
             f"standard deviations need a model of numbers fitted by the squared loss, but this model {what}"
         )
+    if isinstance(model.map, BlendMap):
+        raise InputError(
+            "standard deviations need the sums of one map, which a blend does not keep: train with `map='landmarks'`,"
+            " or with `D`"
+        )
     if model.recipe.solver != "cholesky":
         raise InputError("standard deviations need the sums of the Cholesky solver: train with `solver='cholesky'`")
     gram = Gram.on_this_machine(model.scaling, model.map, model.coding, threads.count)
     state = gram.load(statistics_of(read_archive(path, kind=KIND)))
-    ridges = model.weights.by_output
+    ridges, unrounded = model.weights.by_output, model.pipeline.unrounded
     parts = [
-        (ridges == ridge, Posterior.from_state(state, model.map, model.coding, ridge, threads))
+        (ridges == ridge, Posterior.from_state(state, model.map, model.coding, ridge, threads, unrounded=unrounded))
         for ridge in np.unique(ridges).tolist()
     ]
     model.posterior = parts[0][1] if len(parts) == 1 else ByOutput(tuple(parts))
@@ -121,5 +130,5 @@ def best_ridge(
 
     bounds = float(np.log(first * 1e-8)), float(np.log(first * 1e4))
     options = {"xatol": float(np.log(1.1)) / 2, "maxiter": steps}
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
+    found = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
     return float(np.exp(found.x)), -float(found.fun)

@@ -1,31 +1,23 @@
-"""Sections on how accurate a model is: its errors, and how they fall as rows are added."""
+"""The section on how accurate a model is: its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg as sla
 
-from streamrf.features.fourier.map import FourierMap
 from streamrf.models.model import Model
-from streamrf.reports.evidence import Evidence, fourier_features
-from streamrf.reports.page import COLOURS, WIDE, Picture, Section, curve, diagonal, legend, panel, panels
+from streamrf.models.predict import evaluate_rows
+from streamrf.reports.evidence import Evidence
+from streamrf.reports.page import COLOURS, WIDE, Picture, Section, diagonal, legend, panel, panels
 from streamrf.statistics.scores import Scores
+from streamrf.support.progress import Reporter
 from streamrf.support.units import format_count
 
+OF_CLASSES = ("rows", "precision", "recall", "f1", "average_precision")  # in the order of their telling
 NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auc": "AUC", "brier": "Brier score"}
-CLASS_FIGURES = ("rows", "precision", "recall", "f1")
 ROC_CLASSES = 6
 POINTS = 1500  # of a scatter plot
-CURVE_FEATURES = 500  # the size of the eigenproblem at each point of the learning curve
-CURVE_POINTS = 7
-FEWEST_ROWS = 100
-RIDGES = tuple(10.0**e for e in range(-10, 0))
-
-Judge = Callable[[np.ndarray, np.ndarray], float]
 
 
 # -- errors
@@ -43,6 +35,8 @@ def _about_rows(evidence: Evidence) -> str:
     if evidence.rows is None:
         return "On the rows that were held out in training."
     count = f"{format_count(len(evidence.rows))} rows of the data"
+    if not evidence.seen and evidence.source is not None and evidence.source.n_rows > len(evidence.rows):
+        return f"Figures of all {format_count(evidence.source.n_rows)} rows of the data; pictures of {count}."
     if evidence.unseen_model is not None:
         return f"On {count}. The model was trained on them, so they were first removed from its sums, exactly."
     return f"On {count}" + (", which the model was trained on: new rows will do worse." if evidence.seen else ".")
@@ -66,15 +60,19 @@ def _add_figures(section: Section, found: dict[str, Any]) -> None:
         if isinstance(value, float):
             section.table.append((f"{NAMES.get(name, name.replace('_', ' '))} of the baseline", format_number(value)))
     if "by_class" in found:
-        section.grid = [("class", *CLASS_FIGURES)]
+        names = [name for name in OF_CLASSES if name in found["by_class"][0]]
+        section.grid = [("class", *(name.replace("_", " ") for name in names))]
         section.grid += [
-            (str(each["class"]), *(format_number(each[name]) for name in CLASS_FIGURES)) for each in found["by_class"]
+            (str(each["class"]), *(format_number(each[name]) for name in names)) for each in found["by_class"]
         ]
 
 
 def measured(evidence: Evidence) -> dict[str, Any]:
-    """The figures of the sample, from the same sums as those of `evaluate`."""
+    """Those of `evaluate`: of all rows of the data, or of the sample where the model was trained on them."""
     assert evidence.rows is not None
+    if not evidence.seen and evidence.source is not None:
+        whole, silent = evidence.source, Reporter()
+        return evaluate_rows(evidence.model, whole, threads=evidence.threads, reporter=silent, nan="drop")
     statistic = Scores(evidence.judged.predictor)
     state = statistic.zero()
     statistic.update(state, evidence.rows, evidence.threads)
@@ -221,89 +219,3 @@ def reliability(chance: np.ndarray, happened: np.ndarray, bins: int = 10) -> tup
     full = counts > 0
     forecast = np.bincount(place, chance, bins)[full] / counts[full]
     return forecast, np.bincount(place, happened, bins)[full] / counts[full], counts[full]
-
-
-# -- learning curve
-
-
-def learning(evidence: Evidence) -> Section:
-    """Error as rows are added to the sums."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    section = Section("learning", "Learning curve")
-    model, rows = evidence.model, evidence.rows
-    if rows is None or rows.y is None or not isinstance(model.map, FourierMap) or len(rows) < FEWEST_ROWS:
-        return section
-    Z = fourier_features(model, rows.X, spread_columns(model.map.n_features, CURVE_FEATURES), evidence.threads)
-    judge, what = (_wrong, "share of wrong classes") if model.is_classifier else (_rmse, "RMSE")
-    with evidence.threads.blas():
-        found = learning_curve(Z, model.coding.values(rows.y), len(rows) // 4, judge, model.map.n_features)
-    fewer = "" if found.features == found.of else f", with {found.features} of the {found.of} features"
-    section.text = (
-        f"Sums of a sample that grow row by row, solved along the way{fewer}: nothing is retrained. If the curve still"
-        " falls at its end, more rows will help. If it is flat, try more features or another kernel."
-    )
-    figure, axes = curve(found.rows, found.errors, ("rows in the sums", what))
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    section.add(
-        "learning", f"{what.capitalize()} on {format_count(len(rows) // 4)} rows that are never in the sums.", figure,
-        f"{what} goes from {found.errors[0]:.3g} at {found.rows[0]} rows to {found.errors[-1]:.3g} at {found.rows[-1]}",
-    )  # fmt: skip
-    return section
-
-
-def _rmse(scores: np.ndarray, values: np.ndarray) -> float:
-    return float(np.sqrt(((scores - values) ** 2).mean()))
-
-
-def _wrong(scores: np.ndarray, values: np.ndarray) -> float:
-    if values.shape[1] == 1:
-        return float(((scores[:, 0] > 0) != (values[:, 0] > 0)).mean())
-    return float((scores.argmax(axis=1) != values.argmax(axis=1)).mean())
-
-
-def spread_columns(count: int, most: int) -> np.ndarray:
-    """All columns, or ``most`` of them evenly spread."""
-    return np.arange(count) if count <= most else np.unique(np.linspace(0, count - 1, most).astype(int))
-
-
-@dataclass(frozen=True)
-class LearningCurve:
-    """Errors on unseen rows for numbers of rows in the sums, with ``features`` of the model's ``of``."""
-
-    rows: Sequence[int]
-    errors: Sequence[float]
-    features: int
-    of: int
-
-
-def learning_curve(Z: np.ndarray, targets: np.ndarray, unseen: int, judge: Judge, of: int) -> LearningCurve:
-    """Errors on the last ``unseen`` rows; the sums of the others grow from one point of the curve to the next."""
-    train, D = len(Z) - unseen, Z.shape[1]
-    sums, cross = np.zeros((D + 1, D + 1)), np.zeros((D + 1, targets.shape[1]))
-    done, errors, sizes = 0, [], curve_sizes(train)
-    for size in sizes:
-        part = np.column_stack([Z[done:size], np.ones(size - done)])
-        sums += part.T @ part
-        cross += part.T @ targets[done:size]
-        done = size
-        scores = _path_scores(sums, cross, size, Z[train:])
-        errors.append(min(judge(found, targets[train:]) for found in scores))
-    return LearningCurve(sizes, errors, D, of)
-
-
-def curve_sizes(rows: int) -> list[int]:
-    """Row counts in even steps of the logarithm, the last one all rows."""
-    return sorted({int(size) for size in np.geomspace(min(50, rows), rows, CURVE_POINTS)})
-
-
-def _path_scores(sums: np.ndarray, cross: np.ndarray, rows: int, Z: np.ndarray) -> list[np.ndarray]:
-    """Scores of Z for a path of lambdas, from one eigendecomposition."""
-    mean, target_mean = sums[-1, :-1] / rows, cross[-1] / rows
-    values, vectors = sla.eigh(sums[:-1, :-1] / rows - np.outer(mean, mean))
-    rotated, inside = vectors.T @ (cross[:-1] / rows - np.outer(mean, target_mean)), (Z - mean) @ vectors
-    return [inside @ (rotated / (np.maximum(values, 0) + ridge)[:, None]) + target_mean for ridge in RIDGES]

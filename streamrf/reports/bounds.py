@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import scipy.linalg as sla
-from numba import njit
 from scipy.optimize import brentq
 
 from streamrf.data.screening import draw_sample
@@ -24,6 +23,7 @@ from streamrf.features.pipeline import build_fourier
 from streamrf.features.precision import make_precision
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.recipe import AUTO, Recipe
+from streamrf.support.compiled import kernel
 from streamrf.support.errors import InputError
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
@@ -48,7 +48,7 @@ def approximate_kernel(map: FeatureMap, X: np.ndarray, threads: Threads) -> np.n
 
 def feature_block(map: FeatureMap, rows: int) -> np.ndarray:
     """An uninitialised block for the features of this many rows, in a type that holds them."""
-    return map.block(rows, np.int16 if map.precision.exact else map.precision.inputs)
+    return map.block(rows, map.precision.features)
 
 
 def relative_error(map: FeatureMap, X: np.ndarray, K: np.ndarray, threads: Threads) -> float:
@@ -83,7 +83,7 @@ def shared_grids(map: BinningMap, X: np.ndarray, Y: np.ndarray, threads: Threads
     return out / map.grids
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count(mine: np.ndarray, theirs: np.ndarray, out: np.ndarray) -> None:
     for i in range(len(mine)):
         for j in range(len(theirs)):

@@ -14,6 +14,10 @@ import numpy as np
 
 from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
+from streamrf.features.base import FeatureMap
+from streamrf.features.binning.map import BinningMap
+from streamrf.features.blend import BlendMap
+from streamrf.features.trees.map import TreesMap
 from streamrf.models.model import Model
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.rowset import RowSet
@@ -47,6 +51,21 @@ class Evidence:
     def metadata(self) -> JSON:
         """What the model file says of the training run."""
         return self.model.metadata
+
+    @property
+    def maps(self) -> tuple[FeatureMap, ...]:
+        """The map of the model, or those of the members of a blend."""
+        map = self.model.map
+        return tuple(member.map for member in map.members) if isinstance(map, BlendMap) else (map,)
+
+    @property
+    def kinds(self) -> set[str]:
+        return {map.kind for map in self.maps}
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether kernel, width and lambda of the recipe are those of a part of the model."""
+        return bool(self.kinds - {BinningMap.kind, TreesMap.kind})
 
     @property
     def judged(self) -> Model:
@@ -87,9 +106,10 @@ def _take_sample(evidence: Evidence, source: Source, rows: int) -> None:
     evidence.model.check_fits(source)
     evidence.source = source
     evidence.seen = any(evidence.model.ledger.rows(member.fingerprint()) for member in source.members())
-    most = max(2, source.n_rows // 4) if evidence.seen else source.n_rows  # most must stay in the sums
+    leave = evidence.seen and _can_forget(evidence)  # most rows must stay in the sums
+    most = max(2, source.n_rows // 4) if leave else source.n_rows
     evidence.rows = draw_sample(source, min(rows, most), evidence.model.recipe.seed + 1, "drop")
-    if evidence.seen and _can_forget(evidence):
+    if leave:
         evidence.unseen_model = _without(evidence, source, evidence.rows)
 
 

@@ -7,12 +7,12 @@ whole rows of codes that the sample has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamrf.data.columns.column import DATE, ONEHOT, ORDINAL, Column
+from streamrf.data.columns.column import DATE, ONEHOT, ORDINAL, TARGET, Column
 from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.models.model import Model
@@ -32,6 +32,7 @@ REPORT_REPEATS = 2
 POINTS = 20  # values of a column that dependence is drawn at
 PRODUCTS = 4e9  # multiplications for a picture
 DEPENDENCE_COLUMNS = 4
+MISSING = "missing"  # in place of a value
 
 Groups = Mapping[str, np.ndarray]  # columns of the user's table, and the places of their codes
 Loss = Callable[[np.ndarray], float]
@@ -45,6 +46,7 @@ class Dependence:
     column: str
     values: tuple[Any, ...]  # numbers, levels, or dates as text
     predictions: np.ndarray  # (values, outputs or classes)
+    means: bool = False  # whether values are means of the target, which a category is coded by
 
     def to_json(self) -> dict[str, Any]:
         return {"column": self.column, "values": list(self.values), "predictions": self.predictions.tolist()}
@@ -193,17 +195,30 @@ def partial_dependence(respond: Respond, X: np.ndarray, codes: np.ndarray) -> tu
     return grid, np.array(answers)
 
 
+def _in_order(grid: np.ndarray) -> np.ndarray:
+    """Where one-hot codes come in the order of their levels: sorted as rows, the last level would come first."""
+    return np.argsort([list(row > 0).index(True) if row.any() else len(row) for row in grid], kind="stable")
+
+
 def dependence_of(model: Model, respond: Respond, X: np.ndarray, name: str, codes: np.ndarray) -> Dependence:
     """With values as the user's table has them."""
     grid, answers = partial_dependence(respond, X, codes)
     columns = {} if model.columns is None else {column.name: column for column in model.columns.columns}
-    return Dependence(name, tuple(value_of(columns.get(name), row) for row in grid), answers)
+    column = columns.get(name)
+    means = column is not None and column.kind == TARGET
+    if column is not None and column.kind == ONEHOT:
+        order = _in_order(grid)
+        grid, answers = grid[order], answers[order]
+    if means:  # levels of one mean differ in how many rows they have
+        _, first, of = np.unique(grid[:, 0], return_index=True, return_inverse=True)
+        grid, answers = grid[first], np.array([answers[of == place].mean(axis=0) for place in range(len(first))])
+    return Dependence(name, tuple(value_of(column, row) for row in grid), answers, means)
 
 
 def value_of(column: Column | None, codes: np.ndarray) -> float | str:
     """What a row of codes stands for: a number, a level, a date, or that the value is missing."""
     if column is not None and column.flag and codes[-1] > 0:
-        return "missing"
+        return MISSING
     if column is not None and column.kind == DATE:
         return str(np.datetime64(0, "s") + np.timedelta64(round(float(codes[0]) * 86400), "s")).removesuffix(
             "T00:00:00"
@@ -253,13 +268,23 @@ def _dependence(evidence: Evidence, X: np.ndarray, groups: Groups) -> Picture:
     what = f"probability of {lines[0]}" if len(lines) == 1 else "probability"
     sides[0].set_ylabel(what if classes else "prediction")
     if len(lines) > 1:
-        legend(sides[-1])
+        legend(sides[-1], "upper left", (1.01, 1))
     caption = "Mean prediction when one column is set to a value and the others stay as they are."
+    if len(classes) > len(lines) > 1:
+        caption += f" The first {len(lines)} of {len(classes)} classes."
+    if any(_with_gaps(each) for each in found):
+        caption += " Dotted: where the value is missing."
     return Picture("dependence", caption, figure, f"Partial dependence on {', '.join(groups)}")
 
 
 def draw_dependence(axes: Axes, found: Dependence, lines: Sequence[str]) -> None:
-    """A line over numbers and dates, dots over levels."""
+    """A line over numbers and dates, with a dotted one for missing values; dots over levels."""
+    if _with_gaps(found):
+        gaps = [value == MISSING for value in found.values]
+        for number in range(len(lines)):
+            axes.axhline(found.predictions[gaps.index(True), number], color=COLOURS[number], linestyle=":")
+        rest = tuple(value for value in found.values if value != MISSING)
+        found = replace(found, values=rest, predictions=found.predictions[~np.array(gaps)])
     levels = any(isinstance(value, str) for value in found.values)
     dates = levels and all(_is_date(value) for value in found.values)
     places: Any = (
@@ -272,9 +297,16 @@ def draw_dependence(axes: Axes, found: Dependence, lines: Sequence[str]) -> None
         axes.plot(places, found.predictions[:, number], color=COLOURS[number], label=line, **dots)
     if levels and not dates:
         axes.set_xticks(list(places), [str(value)[:10] for value in found.values])
+        axes.set_xlim(-0.5, len(places) - 0.5)
     if levels:
         axes.tick_params(axis="x", labelrotation=45)
-    axes.set_xlabel(found.column[:24])
+    axes.set_xlabel(found.column[:24] + (", by its mean" if found.means else ""))
+
+
+def _with_gaps(found: Dependence) -> bool:
+    """Whether missing is one value among numbers or dates."""
+    others = [value for value in found.values if value != MISSING]
+    return 0 < len(others) < len(found.values) and all(isinstance(v, float) or _is_date(v) for v in others)
 
 
 def _is_date(value: object) -> bool:

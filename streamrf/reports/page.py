@@ -191,10 +191,10 @@ nav a { color: var(--accent); text-decoration: none; }
 .tile { background: var(--card); border-radius: .5rem; padding: .6rem .8rem; min-width: 0; }
 .tile b { display: block; font-size: 1.15rem; overflow-wrap: anywhere; }
 .tile span { color: var(--soft); font-size: .8rem; }
-.pictures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
-figure { margin: 0; flex: 1 1 20rem; min-width: 0; max-width: 31rem; background: var(--card);
-  border-radius: .5rem; padding: .6rem; }
-figure.wide { flex-basis: 100%; max-width: 100%; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(24rem, 100%), 1fr)); gap: 1rem;
+  align-items: start; margin-bottom: 1rem; }
+figure { margin: 0; min-width: 0; background: var(--card); border-radius: .5rem; padding: .6rem; }
+figure.wide { grid-column: 1 / -1; }
 figure svg { display: block; width: 100%; height: auto; color: var(--ink); }
 figure svg text { font-family: inherit !important; }
 figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .2rem 0; }
@@ -203,6 +203,7 @@ table { border-collapse: collapse; font-size: .9rem; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--faint);
   overflow-wrap: anywhere; }
 th { font-weight: 500; color: var(--soft); white-space: nowrap; width: 1%; }
+@media (max-width: 40rem) { figure.wide svg { min-width: 38rem; } }
 @media (max-width: 40rem) { th { white-space: normal; width: 50%; } td { min-width: 6rem; } }
 footer { margin-top: 3rem; color: var(--soft); font-size: .8rem; }
 @media print { nav { display: none; } figure { break-inside: avoid; } }
@@ -234,7 +235,8 @@ def _section(section: Section) -> str:
 
 def _figure(picture: Picture) -> str:
     wide = ' class="wide"' if picture.figure.get_figwidth() > 6 else ""
-    return f"<figure{wide}>{picture.svg()}<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    svg = f'<div class="scroll">{picture.svg()}</div>' if wide else picture.svg()
+    return f"<figure{wide}>{svg}<figcaption>{escape(picture.caption)}</figcaption></figure>"
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> str:

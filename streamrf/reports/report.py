@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamrf.data.source import Source
-from streamrf.models.model import Model
-from streamrf.reports.accuracy import errors, learning
+from streamrf.features.blend import BlendMap
+from streamrf.features.trees.map import TreesMap
+from streamrf.recipe import AUTO
+from streamrf.reports.accuracy import NAMES, errors
+from streamrf.reports.curve import learning
 from streamrf.reports.evidence import Evidence, gather_evidence
 from streamrf.reports.history import cost, learned, provenance, search, settings
 from streamrf.reports.importance import inputs
@@ -19,6 +22,7 @@ from streamrf.support.settings import with_flags
 from streamrf.support.storage.files import atomic_write, refuse_existing
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count, format_seconds
+from streamrf.training.pilot.choice import member_name
 
 SECTIONS = (
     errors,
@@ -80,27 +84,38 @@ def make_report(model: str | Path, source: Source | None = None, *, threads: Thr
     load_matplotlib()
     evidence = gather_evidence(model, source, threads)
     made = [section for section in (make(evidence) for make in SECTIONS) if not section.is_empty]
-    return Report(Path(model).name, lead(evidence.model), tiles(evidence), made, footer(evidence))
+    return Report(Path(model).name, lead(evidence), tiles(evidence), made, footer(evidence))
 
 
-def lead(model: Model) -> str:
+def lead(evidence: Evidence) -> str:
     """One sentence about the model, and what training warned of."""
-    kind = model.recipe.kernel
-    what = f"{model.coding.describe()}, {format_count(model.n_inputs)} inputs, {kind} kernel.".capitalize()
-    return " ".join([what, *(f"Warning: {with_flags(text)}" for text in model.metadata.get("warnings", ()))])
+    model = evidence.model
+    known = model.recipe.kernel != AUTO and (evidence.has_kernel or not isinstance(model.map, BlendMap))
+    kind = f", {model.recipe.kernel} kernel" if known else ""
+    what = f"{model.coding.describe()}, {format_count(model.n_inputs)} inputs{kind}."
+    warnings = (f"Warning: {with_flags(text)}" for text in model.metadata.get("warnings", ()))
+    return " ".join([what[:1].upper() + what[1:], *warnings])
 
 
 def tiles(evidence: Evidence) -> list[tuple[str, str]]:
     """The numbers people look for first."""
     model, metadata = evidence.model, evidence.metadata
     found = [("rows", format_count(metadata["rows"]))] if metadata.get("rows") else []
-    if hasattr(model.map, "n_features"):
+    if isinstance(model.map, BlendMap):
+        *others, last = dict.fromkeys(member_name({"map": map.kind}) for map in evidence.maps)
+        found.append(("blend of", f"{', '.join(others)} and {last}") if others else ("model", last))
+    elif isinstance(model.map, TreesMap):
+        found.append(("trees", format_count(model.map.trees)))
+    elif hasattr(model.map, "n_features"):
         found.append(("features", f"{format_count(model.map.n_features)} at {model.recipe.bits} bits"))
-    found.append(("λ", f"{model.weights.ridge:.3g}"))
+    if isinstance(model.map, BlendMap):
+        found += [("λ of landmarks", f"{model.weights.ridge:.3g}")] if evidence.has_kernel else []
+    elif not isinstance(model.map, TreesMap):
+        found.append(("λ", f"{model.weights.ridge:.3g}"))
     holdout = metadata.get("holdout") or {}
     for name in ("error", "balanced_accuracy", "rmse", "r2", "auc"):
         if isinstance(holdout.get(name), float):
-            found.append((f"hold-out {name.replace('_', ' ')}", f"{holdout[name]:.4g}"))
+            found.append((f"hold-out {NAMES.get(name, name.replace('_', ' '))}", f"{holdout[name]:.4g}"))
     if (metadata.get("seconds") or {}).get("total"):
         found.append(("time", format_seconds(metadata["seconds"]["total"])))
     return found

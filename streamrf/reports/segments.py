@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from streamrf.data.columns.column import ONEHOT, ORDINAL, Column
+from streamrf.data.columns.column import DATE, ONEHOT, ORDINAL, TARGET, Column
 from streamrf.reports.evidence import Evidence
 from streamrf.reports.importance import column_groups, value_of
 from streamrf.reports.page import Section
 from streamrf.support.units import format_count
 
 FEWEST_ROWS, SHOWN, MOST_LEVELS = 30, 10, 50
+FEW_VALUES = 6  # a number that has so few is split by them, not into quarters
 
 
 def segments(evidence: Evidence) -> Section:
@@ -65,8 +66,13 @@ def column_segments(name: str, column: Column | None, codes: np.ndarray) -> Iter
             inside = (place.ravel() == number) & ~missing
             yield f"{name} = {value_of(column, level)}", inside
         return
-    values = codes[~missing, 0]
-    edges = np.unique(np.quantile(values, [0, 0.25, 0.5, 0.75, 1])) if len(values) else np.zeros(0)
+    values, found = codes[~missing, 0], np.unique(codes[~missing, 0])
+    if column is not None and column.kind == TARGET:
+        name = f"{name}, by its mean of the target,"
+    elif len(found) <= FEW_VALUES:
+        yield from ((f"{name} = {_shown(column, value)}", (codes[:, 0] == value) & ~missing) for value in found)
+        return
+    edges = np.unique(np.quantile(values, [0, 0.25, 0.5, 0.75, 1], method="nearest")) if len(values) else np.zeros(0)
     for number, (low, high) in enumerate(pairwise(edges.tolist())):
         above = codes[:, 0] >= low if number == 0 else codes[:, 0] > low
         ends = (_shown(column, low), _shown(column, high))
@@ -79,4 +85,6 @@ def _shown(column: Column | None, value: float) -> str:
         if column is not None and column.flag
         else value_of(column, np.array([value]))
     )
+    if column is not None and column.kind == DATE and isinstance(found, str):
+        return found.replace("T", " ")[:16]  # seconds say nothing here
     return f"{found:.4g}" if isinstance(found, float) else found

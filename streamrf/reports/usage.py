@@ -12,8 +12,8 @@ from streamrf.features.fourier import kind_of
 from streamrf.features.fourier.map import FourierMap
 from streamrf.features.kernels import Kernel, make_kernel
 from streamrf.features.pipeline import build_fourier
-from streamrf.reports.accuracy import spread_columns
 from streamrf.reports.bounds import relative_error
+from streamrf.reports.curve import spread_columns
 from streamrf.reports.evidence import Evidence
 from streamrf.reports.page import COLOURS, Section, curve, legend, panel
 from streamrf.solvers.ridge import NormalEquations
@@ -103,7 +103,7 @@ def kernel(evidence: Evidence) -> Section:
         evidence.model,
         evidence.model.recipe.length_scale,
     )
-    if not isinstance(model.map, FourierMap) or width is None or model.recipe.metric != "none":
+    if not isinstance(model.map, FourierMap) or width is None or model.recipe.settled_metric != "none":
         return section
     own, kind, seed = model.map, model.map.frequencies.kind, model.recipe.seed
     if kind_of(kind).sample == "needed":  # fitted or learned: its kernel is another

@@ -37,6 +37,7 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     split: Split = NONE_HELD  # which rows choose and which judge
     weighting: Weighting = field(default_factory=Weighting)
+    stacked: bool = False  # whether weights that have not seen the rows held out are wanted too
 
     @property
     def source(self) -> Source:
@@ -69,6 +70,9 @@ class Fitted:
     gram: GramState | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     judges: Block | None = None  # the rows that the metrics are of
+    choosing: Block | None = None  # the rows that chose
+    unseen: Weights | None = None  # weights that have seen neither
+    pipeline: Pipeline | None = None  # what predictions go through, where that is not what was summed
 
 
 class Solver(ABC):
@@ -77,8 +81,11 @@ class Solver(ABC):
     name: ClassVar[str]
     losses: ClassVar[tuple[str, ...]] = ("squared",)
     maps: ClassVar[str] = FOURIER  # or the kind of the map that it is for
-    weighs: ClassVar[bool] = True  # whether rows with weights have exact sums
+    weighs: ClassVar[bool] = True  # whether rows with weights have exact sums; few of them are summed in float64
+    wide: ClassVar[bool] = True  # whether features of 20 bits have exact sums
     preference: ClassVar[int] = 10  # of those that could do it, ``auto`` considers the lowest first
+    title: ClassVar[str] = ""  # for people, where the name is short
+    leaves_sums: ClassVar[bool] = False  # that ``update`` and ``forget`` go on with
 
     def __init_subclass__(cls) -> None:
         if "name" in cls.__dict__:

@@ -1,8 +1,9 @@
-"""Conjugate gradients: one pass a step, no sum over all rows of D x D; lambda walks on where it ended."""
+"""Conjugate gradients: one pass a step, no sum over all rows of D x D; lambda walks on where it ended. The rows that
+were held out join for the last steps, once they have chosen and judged."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from streamrf.statistics.scores import Weights
 STEPS = 80  # for one block of lambdas
 TOLERANCE = 1e-4  # what may be left of the right-hand side
 GAIN, PATIENCE = 0.0005, 4  # steps that do not lower the error on hold-out rows by this share in so many end it
+JOINED_STEPS = 2  # with all rows, from the solution without those held out
 STATE, BEST = "cg/", "best"
+SEARCH, JOIN = "cg", "cg with all rows"  # stages of a checkpoint
 
 
 class CG(IterativeSolver):
     """(S + lambda I) w = c by passes of products with S. Several lambdas share the passes, as several outputs do."""
 
     name = "cg"
+    title = "conjugate gradients"
     preference = 1
     usual_passes = 25
     lambdas = len(FIRST)
@@ -32,10 +36,29 @@ class CG(IterativeSolver):
         state = self.open()
         with self.run.timed("solve"):
             self._restore()
-            self._search(self.factor(state))
+            factor = self.factor(state)
+            self._search(factor)
             weights = self.moments.weights(self._best, 0.0).at_ridges(self._ridges)
         path = [asdict(trial) for trial in self._tried]
-        return self.finish(state, weights, {"preconditioner": self.recipe.preconditioner, "path": path})
+        fitted = self.finish(state, weights, {"preconditioner": self.recipe.preconditioner, "path": path})
+        if not state.holdout.rows:
+            return fitted
+        with self.run.timed("solve"):
+            self.join(state)
+            return replace(fitted, weights=self._with_all_rows(factor))
+
+    def _with_all_rows(self, factor: Factor) -> Weights:
+        """A few more steps, of the sums of all rows."""
+        ridges = np.broadcast_to(self._ridges, len(self.moments.cross))
+        preconditioner, system = factor.at(float(np.median(ridges))), self._system("conjugate gradients, all rows")
+        if self._resumed is not None:
+            cg = ConjugateGradients(system, ridges, preconditioner, self._resumed)
+        else:
+            self._keep_stage(JOIN)
+            cg = ConjugateGradients.begin(system, self.moments.cross, ridges, preconditioner, self._best)
+        self._keep_stage(JOIN, cg.state)
+        solution = cg.run(JOINED_STEPS, after_step=lambda state: self._keep_stage(JOIN, state))
+        return self.moments.weights(solution, 0.0).at_ridges(self._ridges)
 
     def _restore(self) -> None:
         """Where the search stood, if this run resumes another."""
@@ -43,14 +66,17 @@ class CG(IterativeSolver):
         self._scores: list[list[float]] = []  # of each walked output, at each lambda that was tried
         self._best = np.zeros_like(self.moments.cross)
         self._resumed: CGState | None = None
-        kept = self.kept("cg")
+        kept = self.kept(SEARCH) or self.kept(JOIN)
         if kept:
             document, arrays = kept
             self._tried = [LambdaTrial(**trial) for trial in document["tried"]]
             self._scores = document.get("scores", [[trial.score] * self._walked for trial in self._tried])
-            self._best, self._resumed = arrays[BEST], CGState.load(under(arrays, STATE))
+            self._best, state = arrays[BEST], under(arrays, STATE)
+            self._resumed = CGState.load(state) if state else None
 
     def _search(self, factor: Factor) -> None:
+        if self.kept(JOIN):
+            return
         cg: ConjugateGradients | None = None
         fixed = self.ridge_given or self.holdout is None
         while (ridges := self._next(fixed)) is not None:
@@ -97,7 +123,7 @@ class CG(IterativeSolver):
         """One preconditioner for all of them, made for the middle one."""
         cross = np.tile(self.moments.cross, (len(ridges), 1))
         shifts, preconditioner = np.repeat(ridges, len(self.moments.cross)), factor.at(ridges[len(ridges) // 2])
-        system = NormalSystem(self.moments, lambda C, b: self.multiply(C, b, "conjugate gradients"))
+        system = self._system("conjugate gradients")
         if self._resumed is not None:
             resumed, self._resumed = self._resumed, None
             return ConjugateGradients(system, shifts, preconditioner, resumed)
@@ -105,6 +131,9 @@ class CG(IterativeSolver):
             return ConjugateGradients.begin(system, cross, shifts, preconditioner)
         nearest = 0 if ridges[0] > self.first_ridge else len(before.state.solution) // len(self.moments.cross) - 1
         return self._rows_of(before, nearest, len(ridges)).at_ridge(shifts, cross, preconditioner)
+
+    def _system(self, title: str) -> NormalSystem:
+        return NormalSystem(self.moments, lambda C, b: self.multiply(C, b, title))
 
     def _rows_of(self, cg: ConjugateGradients, block: int, times: int) -> ConjugateGradients:
         """The solutions of one lambda, several times over."""
@@ -116,9 +145,12 @@ class CG(IterativeSolver):
         return ConjugateGradients(cg.system, cg.ridge[rows, 0], cg.preconditioner, begun)
 
     def _keep(self, state: CGState) -> None:
-        arrays = {STATE + name: array for name, array in state.arrays().items()}
+        self._keep_stage(SEARCH, state)
+
+    def _keep_stage(self, stage: str, state: CGState | None = None) -> None:
+        arrays = {STATE + name: array for name, array in state.arrays().items()} if state else {}
         document = {"tried": [asdict(trial) for trial in self._tried], "scores": self._scores}
-        self.keep("cg", document, {**arrays, BEST: self._best})
+        self.keep(stage, document, {**arrays, BEST: self._best})
 
     def _blocks(self, solution: np.ndarray) -> np.ndarray:
         """(lambdas, outputs, D)."""
@@ -132,7 +164,7 @@ class CG(IterativeSolver):
             np.concatenate([one.coefficients for one in several], axis=1),
             np.concatenate([one.intercept for one in several]), 0.0,
         )  # fmt: skip
-        scores = self.holdout_scores(together).reshape(len(self.holdout), len(several), -1)
+        scores = self.judging_scores(together).reshape(len(self.holdout), len(several), -1)
         errors = np.tensordot(self.holdout_weights, (scores - self.holdout.targets[:, None, :]) ** 2, axes=1)
         variance = self.moments.target_variance
         if self._walked == 1:

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Block, Source
+from streamrf.data.source import Block
 from streamrf.data.split import ORDER, Split
+from streamrf.features.precision import make_precision
+from streamrf.features.settings import ANY, BLEND, LANDMARKS
 from streamrf.features.targets import DIGITS, TargetCoding
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
 from streamrf.solvers.judging import Unseen, as_read, by_role, calibrate, judge, shares, weighed
-from streamrf.solvers.lambda_path import FoldPath, HoldoutPath, LambdaWalk, walked_outputs
+from streamrf.solvers.lambda_path import RAISE_D, FoldPath, HoldoutPath, LambdaWalk, more_features
 from streamrf.solvers.plan import (
     FEW_ROWS,
     HOLDOUT_ROWS,
@@ -36,6 +38,8 @@ from streamrf.support.errors import DataError, InputError
 from streamrf.support.settings import AUTO
 
 LOWER_D = "lower `D`"
+FEW_FEATURES = 0.5  # of the rows
+FINE_BITS = "20"
 LAMBDAS = 6  # that are tried, most often
 CROSSING = 3000  # features below which nothing is much faster
 DIMENSION_D = 2000  # features up to which the effective dimension costs next to nothing
@@ -53,6 +57,8 @@ class Verdict:
     gram: GramState
     metadata: dict[str, Any]
     judges: Block | None = None
+    choosing: Block | None = None
+    unseen: Weights | None = None  # weights that have seen neither
 
 
 class Cholesky(Solver):
@@ -61,6 +67,8 @@ class Cholesky(Solver):
     name = "cholesky"
     weighs = False
     preference = 0
+    title = "exact sums"
+    leaves_sums = True
 
     @classmethod
     def plan(cls, sizes: Sizes) -> Plan:
@@ -76,14 +84,14 @@ class Cholesky(Solver):
             sizes, sizes.budget - sizes.reserved - parts["statistics"].bytes, (PASS,)
         )
         why = f"the {D} x {D} system fits in memory, and one pass of exact sums solves it for every lambda"
-        folded = min(sizes.rows, HOLDOUT_ROWS) if folds and sizes.classes else 0  # which calibrate: see kept_share
+        folded = int(sizes.rows * _kept(sizes)) if folds and sizes.classes else 0  # which calibrate
         parts |= {**reading, **holdout_parts(sizes, folded=folded)}
         return Plan(sizes, cls.name, why, parts, 1 + sizes.scaling_passes, span_rows, span_bytes, folds=folds)
 
     @classmethod
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
         sizes, recipe = plan.sizes, plan.sizes.recipe
-        rates = speed.rates_of_this_machine(recipe.bits, sizes.threads)
+        rates = speed.rates_of_this_machine(likely_bits(sizes), sizes.threads)
         n, D = sizes.rows, recipe.D
         compute = n * D / rates.features(sizes.source.n_features) + n * float(gram_layout(sizes).size) ** 2 / rates.gram
         lambdas = 1 if recipe.ridge is not None else LAMBDAS
@@ -107,7 +115,10 @@ class Cholesky(Solver):
         rows, digest = verdict.gram.rows, verdict.gram.digest()
         if weights.rank is not None:
             verdict.metadata["effective_dimension"] = weights.rank
-        return Fitted(weights, rows, digest, verdict.calibration, gram, verdict.metadata, verdict.judges)
+        return Fitted(
+            weights, rows, digest, verdict.calibration, gram, verdict.metadata, verdict.judges, verdict.choosing,
+            verdict.unseen,
+        )  # fmt: skip
 
     def sums(self) -> HoldoutState[GramState]:
         """One pass."""
@@ -117,7 +128,11 @@ class Cholesky(Solver):
     @cached_property
     def _gram(self) -> Gram:
         pipeline, weights = self.pipeline, self.run.weighting.class_weights
-        return Gram.on_this_machine(pipeline.scaling, pipeline.map, pipeline.coding, self.threads.count, weights)
+        floats = not self.run.weighting.plain and pipeline.map.precision.exact
+        return Gram.on_this_machine(
+            pipeline.scaling, pipeline.map, pipeline.coding, self.threads.count, weights, floats=floats,
+            rows=self.run.plan.sizes.rows,
+        )  # fmt: skip
 
     def _by_holdout(self) -> Verdict:
         """Some of the rows that were held out choose, and are in; the others judge, and then they are in too."""
@@ -132,6 +147,7 @@ class Cholesky(Solver):
                 verdict.metadata |= {"lambda_path": path.table(), "warnings": self._said_of(path)}
                 assert path.weights is not None
                 verdict.calibration = self._calibrated([(path.weights, choosing)])
+                verdict.choosing, verdict.unseen = choosing, path.weights
                 del path  # and with it a matrix
             if choosing is not None and choosing is not judges:
                 self._join(verdict, choosing)
@@ -142,7 +158,7 @@ class Cholesky(Solver):
 
     def _by_folds(self, folds: int) -> Verdict:
         split = self.run.split.judges_only()
-        statistic, kept = Folds(self._gram, folds, split), kept_share(self.pipeline.coding, split, self.run.source)
+        statistic, kept = Folds(self._gram, folds, split), kept_share(self.pipeline.coding, split, self.run.plan.sizes)
         with self.run.timed("pass"):
             state: HoldoutState[FoldsState[GramState]] = self.passes.sum(
                 Holdout(statistic, split, self.run.shard_starts, kept)
@@ -170,7 +186,7 @@ class Cholesky(Solver):
         return verdict
 
     def _fold_path(self, folds: list[GramState]) -> FoldPath:
-        path = FoldPath(folds, self.pipeline.map, self.pipeline.coding, self.threads)
+        path = FoldPath(folds, self.pipeline, self.threads)
         path.choose(self.first_ridge, fixed=self.ridge_given)
         return path
 
@@ -214,14 +230,21 @@ class Cholesky(Solver):
         return path.ridges
 
     def _said_of(self, path: LambdaWalk) -> list[str]:
-        return [] if self.ridge_given else path.at_an_end()
+        """Where nobody chose the number of features, nothing is said of one that is most of the rows: there are hardly
+        more to be had."""
+        D, asked = self.pipeline.map.n_features, self.run.asked.map
+        sized = self.run.stacked or asked in (ANY, BLEND)
+        if self.ridge_given or (sized and FEW_FEATURES * self.run.plan.sizes.rows < D):
+            return []
+        return path.at_an_end(more_features(BLEND if self.run.stacked else self.recipe.map, D) if sized else RAISE_D)
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
-        X, outputs = self.pipeline.scaled(holdout.X), walked_outputs(self.pipeline.coding)
-        return HoldoutPath(self._solver(gram), self.pipeline.map, X, holdout.targets, shares(holdout), outputs)
+        X = self.pipeline.scaled(holdout.X)
+        return HoldoutPath(self._solver(gram), self.pipeline, X, holdout.targets, shares(holdout))
 
     def _solver(self, gram: GramState) -> RidgeSolver:
-        equations = NormalEquations.from_state(gram, self.pipeline.map, self.pipeline.coding)
+        map, coding, unrounded = self.pipeline.map, self.pipeline.coding, self.pipeline.unrounded
+        equations = NormalEquations.from_state(gram, map, coding, unrounded=unrounded)
         return RidgeSolver(equations, self.threads)
 
     def _solve(self, verdict: Verdict) -> Weights:
@@ -236,6 +259,15 @@ class Cholesky(Solver):
             )
             weights = replace(weights, rank=smallest.rank)
         return weights
+
+
+def likely_bits(sizes: Sizes) -> str:
+    """The precision that time is estimated with: landmarks of numbers, and of two classes, mostly want a lambda that
+    bears no rounding."""
+    recipe = sizes.recipe
+    several = sizes.classes and sizes.outputs > 1
+    fine = recipe.bits == AUTO and recipe.map in (LANDMARKS, BLEND, ANY) and not several
+    return FINE_BITS if fine else recipe.bits
 
 
 def check_rows(rows: int) -> None:
@@ -254,7 +286,7 @@ def folds_for(sizes: Sizes) -> int:
 
     Frequencies and metrics that are learned from targets have seen the rows of every fold: rows apart choose then.
     """
-    recipe, rows = sizes.recipe, sizes.rows
+    recipe, rows = sizes.recipe, sizes.counting_rows
     if sizes.folds is not None:
         return sizes.folds
     if recipe.cv:
@@ -267,9 +299,13 @@ def folds_for(sizes: Sizes) -> int:
     return folds if needed < FOLDS_SHARE * (sizes.budget - sizes.reserved) else 0
 
 
-def kept_share(coding: TargetCoding, split: Split, source: Source) -> float:
+def kept_share(coding: TargetCoding, split: Split, sizes: Sizes) -> float:
     """Of the rows in folds, to calibrate classes by; numbers need none."""
-    return min(1.0, HOLDOUT_ROWS / max(source.n_rows, 1)) if coding.classes and split.judge > 0 else 0.0
+    return _kept(sizes) if coding.classes and split.judge > 0 else 0.0
+
+
+def _kept(sizes: Sizes) -> float:
+    return min(1.0, HOLDOUT_ROWS / max(sizes.counting_rows, 1))
 
 
 def gram_layout(sizes: Sizes) -> Layout:
@@ -279,7 +315,7 @@ def gram_layout(sizes: Sizes) -> Layout:
 
 def block_bytes(sizes: Sizes, layout: Layout) -> int:
     """Features of one block of rows, its scaled inputs, and what the product needs."""
-    bits = sizes.recipe.bits
-    widest = 8 if bits in (AUTO, "float64") else 4 if bits == "float32" else 2
+    bits = "float64" if sizes.weighted else sizes.recipe.bits  # products of weighted rows are summed so
+    widest = 8 if bits == AUTO else make_precision(bits).features.itemsize
     row = widest * (layout.size + 64) + 8 * sizes.source.n_features
     return PRODUCT_ROWS * row + worst_work_bytes(bits, layout, sizes.threads)

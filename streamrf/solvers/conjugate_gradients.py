@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 
 from streamrf.features.base import FeatureMap
 from streamrf.features.targets import TargetCoding
@@ -177,33 +176,24 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
 
 
-@njit(cache=True, nogil=True)
 def row_dots(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """a'b of each pair of rows, in a fixed order: the same bits on every machine and for any number of rows."""
-    out = np.zeros(A.shape[0])
-    for k in range(A.shape[0]):
-        a, b, total = A[k], B[k], 0.0
-        for i in range(A.shape[1]):
-            total += a[i] * b[i]
-        out[k] = total
-    return out
+    """a'b of each pair of rows, one product after the other: the same bits on every machine and for any number of
+    rows."""
+    products = A * B
+    return np.cumsum(products, axis=1, out=products)[:, -1] + 0.0  # no zero is negative
 
 
-@njit(cache=True, nogil=True)
 def move(solution: np.ndarray, residual: np.ndarray, direction: np.ndarray, image: np.ndarray, by: np.ndarray) -> None:
-    """``solution += by direction`` and ``residual -= by image``, reading everything once."""
-    for k in range(solution.shape[0]):
-        for i in range(solution.shape[1]):
-            solution[k, i] += by[k] * direction[k, i]
-            residual[k, i] -= by[k] * image[k, i]
+    """``solution += by direction`` and ``residual -= by image``, which is lost."""
+    solution += by[:, None] * direction
+    image *= by[:, None]
+    residual -= image
 
 
-@njit(cache=True, nogil=True)
 def turn(direction: np.ndarray, towards: np.ndarray, by: np.ndarray) -> None:
     """``direction = towards + by direction``."""
-    for k in range(direction.shape[0]):
-        for i in range(direction.shape[1]):
-            direction[k, i] = towards[k, i] + by[k] * direction[k, i]
+    direction *= by[:, None]
+    direction += towards
 
 
 Multiply = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

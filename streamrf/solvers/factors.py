@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg as sla
+import scipy
 
 from streamrf.features.base import FeatureMap
 from streamrf.solvers.conjugate_gradients import Preconditioner
@@ -89,7 +89,7 @@ class PrimalFactor:
 
         def apply(residual: np.ndarray) -> np.ndarray:
             with threads.blas_for(len(factor)):
-                solved, _ = sla.lapack.spotrs(factor, residual.T.astype(np.float32), lower=1)
+                solved, _ = scipy.linalg.lapack.spotrs(factor, residual.T.astype(np.float32), lower=1)
             return np.ascontiguousarray(solved.T, np.float64)
 
         return apply
@@ -99,7 +99,7 @@ class PrimalFactor:
         for times in RAISED:
             matrix.flat[:: len(matrix) + 1] += np.float32(mu * times)
             with self._threads.blas_for(len(matrix)):
-                factor, info = sla.lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
+                factor, info = scipy.linalg.lapack.spotrf(matrix, lower=1, clean=0, overwrite_a=1)
             if info == 0:
                 self._factor, self._mu = factor, mu
                 return
@@ -161,8 +161,8 @@ def leading(lower: np.ndarray, rank: int, seed: int = 0) -> tuple[np.ndarray, np
     start = np.random.default_rng([seed, 0x4547]).standard_normal((m, min(m, rank + SPARE)))
     basis = np.linalg.qr(start)[0]
     for _ in range(ROUNDS):
-        basis = np.linalg.qr(sla.blas.dsymm(1.0, lower, basis, lower=1))[0]
-    values, vectors = np.linalg.eigh(basis.T @ sla.blas.dsymm(1.0, lower, basis, lower=1))
+        basis = np.linalg.qr(scipy.linalg.blas.dsymm(1.0, lower, basis, lower=1))[0]
+    values, vectors = np.linalg.eigh(basis.T @ scipy.linalg.blas.dsymm(1.0, lower, basis, lower=1))
     return values[::-1][:rank], (basis @ vectors)[:, ::-1][:, :rank]
 
 

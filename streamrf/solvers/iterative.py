@@ -11,6 +11,7 @@ import numpy as np
 
 from streamrf.data.screening import RowCache, held_numbers
 from streamrf.data.source import Block, Source
+from streamrf.data.split import NONE_HELD
 from streamrf.features.base import Scorer, batch_rows, scored_width
 from streamrf.features.precision import make_precision
 from streamrf.solvers import rates as speed
@@ -25,7 +26,7 @@ from streamrf.solvers.factors import (
     preconditioner_bytes,
     sample_rows,
 )
-from streamrf.solvers.judging import by_role, calibrate, judge, shares, weighed
+from streamrf.solvers.judging import as_read, by_role, calibrate, judge, shares, weighed
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, SampleRows, random_directions
 from streamrf.solvers.settings import SolverSettings
@@ -36,19 +37,20 @@ from streamrf.statistics.losses import ScorePull, TargetPull
 from streamrf.statistics.scores import Calibration, Weights
 from streamrf.support.errors import DataError
 from streamrf.support.settings import AUTO
-from streamrf.support.threads import ALONE
 
 OPENING, SKETCH = "opening/", "sketch/"  # what checkpoints call the first pass and the products of a sketch
 SAMPLE = "sample rows"
 Factor = SampleFactor | PrimalFactor | NystromFactor
 SKETCH_NOISE = 1e-7  # of a pass: scores are summed in float32
 LOWER_D = "lower `D`"
+SERVED = 4  # bytes of a feature that is not rounded, at least
 PULLING, EACH = 0.15, 0.11  # scores and pulls, and those of each output, in units of the cosines of a pass
 
 
 class IterativeSolver(Solver):
     """Passes of gradients; ``keep`` remembers what a resumed run must know besides the pass it was in."""
 
+    wide = False
     usual_passes: ClassVar[int]  # hold-out rows end them
     vectors: ClassVar[int]  # arrays of outputs x D, float64, that are alive
     lambdas: ClassVar[int] = 1  # that share a pass
@@ -90,6 +92,8 @@ class IterativeSolver(Solver):
     def _kept_bytes(cls, sizes: Sizes, room: int) -> int:
         """What the features of all rows take, if that fits into the room that is left; nothing where it does not."""
         needed = KeptFeatures.nbytes(sizes.rows, sizes.recipe.D, feature_bytes(sizes.recipe))
+        choosing = int(sizes.rows * sizes.split.choose)
+        needed += choosing * (sizes.recipe.D + 64) * max(feature_bytes(sizes.recipe), SERVED)
         needed += RowCache.nbytes(sizes.source)
         return needed if needed <= room else 0
 
@@ -123,6 +127,7 @@ class IterativeSolver(Solver):
         super().__init__(run)
         self._fixed: dict[str, np.ndarray] = {}  # arrays of stages that are over
         self._summed = -1  # rows that every pass sums, once the first has counted them
+        self._joined: Block | None = None  # rows that were held out, and are in every sum from now on
         self.calibration: Calibration | None = None  # where scores need none, or nothing is held out
 
     def gradient(self, pull: Pull, coefficients: np.ndarray, intercept: np.ndarray) -> Gradient:
@@ -159,8 +164,7 @@ class IterativeSolver(Solver):
 
     def open(self) -> HoldoutState[GradientState]:
         """The first pass, or what it came to."""
-        pull = TargetPull(self.pipeline.coding)
-        gradient = self.gradient(pull, np.zeros((self.pipeline.map.n_features, 0)), np.zeros(0))
+        gradient = self._opening()
         share = min(1.0, drawn_rows(self.recipe, self._sample_rows) / max(self.run.source.n_rows, 1))
         statistic = Holdout(gradient, self.run.split, self.run.shard_starts, share)
         kept = self.passes.kept
@@ -222,35 +226,57 @@ class IterativeSolver(Solver):
 
     def multiply(self, coefficients: np.ndarray, intercept: np.ndarray, title: str) -> tuple[np.ndarray, np.ndarray]:
         statistic = self.gradient(ScorePull(coefficients.shape[1]), coefficients, intercept)
-        return statistic.sums(self.passes.sum(statistic, title, self.rows))
+        state = self.passes.sum(statistic, title, self.rows)
+        if self._joined is not None:
+            self._add(statistic, state, self._joined)
+        return statistic.sums(state)
 
-    def scores_of(self, rows: Block, weights: Weights) -> np.ndarray:
-        """From features that are kept, where any are."""
-        scorer, kept = self._scorer(weights), self._features
-        if kept is None:
-            return scorer.scores(self.pipeline.scaled(rows.X), self.threads)
+    def join(self, state: HoldoutState[GradientState]) -> None:
+        """Rows that were held out, which are in memory, are in every sum from now on."""
+        held = state.holdout.table()
+        assert held is not None
+        self._joined = as_read(self.pipeline.coding, held)
+        gradient = self._opening()
+        sums = gradient.zero()
+        sums += state.sums
+        self._add(gradient, sums, self._joined)
+        self.moments = CentredMoments.from_state(sums, gradient, self.pipeline.map, self.pipeline.coding)
 
-        def features(part: slice, room: np.ndarray) -> np.ndarray:
-            def make(out: np.ndarray) -> None:
-                self.pipeline.map.compute(self.pipeline.scaled(rows.X[part]), out, ALONE)
+    def _add(self, statistic: Gradient, state: GradientState, rows: Block) -> None:
+        replace(statistic, split=NONE_HELD, features=None, _kept={}).update(state, rows, self.threads)
 
-            return kept.of(rows.index[part], room, make)
+    def _opening(self) -> Gradient:
+        """What the first pass sums."""
+        pull = TargetPull(self.pipeline.coding)
+        return self.gradient(pull, np.zeros((self.pipeline.map.n_features, 0)), np.zeros(0))
 
-        return scorer.scores_from(features, len(rows), self.threads)
-
-    def holdout_scores(self, weights: Weights) -> np.ndarray:
-        assert self.holdout is not None
+    def judging_scores(self, weights: Weights) -> np.ndarray:
+        """Of the rows that choose, or of the sample where there are none, from the features that are served."""
+        X, unrounded = self._judging_X, self.pipeline.unrounded
+        scorer = Scorer(self.pipeline.map, weights.coefficients, weights.intercept, unrounded=unrounded)
         if self._features is None:
-            return self._scorer(weights).scores(self._holdout_X, self.threads)
-        return self.scores_of(self.holdout, weights)
-
-    def _scorer(self, weights: Weights) -> Scorer:
-        return Scorer(self.pipeline.map, weights.coefficients, weights.intercept)
+            return scorer.scores(X, self.threads)
+        Z = self._judging_features
+        return scorer.scores_from(lambda part, room: Z[part], len(X), self.threads)
 
     @cached_property
-    def _holdout_X(self) -> np.ndarray:
-        assert self.holdout is not None
-        return self.pipeline.scaled(self.holdout.X)
+    def judging_rows(self) -> Block:
+        rows = self.holdout if self.holdout is not None else self.sample
+        assert rows is not None
+        return rows
+
+    @cached_property
+    def _judging_X(self) -> np.ndarray:
+        return self.pipeline.scaled(self.judging_rows.X)
+
+    @cached_property
+    def _judging_features(self) -> np.ndarray:
+        """As they are served."""
+        map, X = self.pipeline.map, self._judging_X
+        dtype = map.precision.inputs if self.pipeline.unrounded else map.precision.features
+        out = np.zeros((len(X), scored_width(map)), dtype)
+        map.compute(X, out, self.threads)
+        return out
 
     @cached_property
     def holdout_weights(self) -> np.ndarray:

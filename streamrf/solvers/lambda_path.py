@@ -19,18 +19,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 
-from streamrf.features.base import FeatureMap, Scorer
+from streamrf.features.pipeline import Pipeline
 from streamrf.features.targets import TargetCoding
-from streamrf.solvers.ridge import NormalEquations, RidgeSolver
+from streamrf.solvers.ridge import ROUNDING, NormalEquations, RidgeSolver
 from streamrf.statistics.gram import GramState
 from streamrf.statistics.scores import Weights
+from streamrf.support.compiled import kernel
 from streamrf.support.threads import Threads
 
-RIDGE_LIMITS = (1e-13, 1e2)
+RIDGE_LIMITS = (1e-16, 1e2)
 HAIR = 1e-4  # a smaller share of the error is no reason to move on
+RAISE_D = "raise `D`"  # what to do about too few features
 FLAT = 0.01  # a smaller one is no reason not to look the other way too
+
+
+def more_features(map: str, D: int) -> str:
+    """What to do about too few features of a map that the pilot chose with their number."""
+    return f"set `map` to {map} and `D` to more than {D:,}"
 
 
 class LambdaWalk(ABC):
@@ -65,11 +71,12 @@ class LambdaWalk(ABC):
                         self._walk(here, factor, outputs & ~down, self.patience if factor == 10.0 else 0)
         return self.ridges
 
-    def at_an_end(self) -> list[str]:
-        """What it means that the best lambda is the smallest or the largest there is; nothing where it is not."""
+    def at_an_end(self, cure: str = RAISE_D) -> list[str]:
+        """What it means that the best lambda is the smallest or the largest there is, and what to do about too few
+        features; nothing where it is not."""
         if self.ridges.min() / 10 < RIDGE_LIMITS[0]:
             smallest = f"Lambda {self.ridges.min():.3g} is the smallest there is"
-            return [f"{smallest}: the model could bear more features, raise `D`."]
+            return [f"{smallest}: the model could bear more features, {cure}."]
         if self.ridges.max() * 10 > RIDGE_LIMITS[1]:
             return [
                 f"Lambda {self.ridges.max():.3g} is the largest there is: the features explain next to nothing. Check"
@@ -110,18 +117,19 @@ def _by_output(errors: np.ndarray, outputs: int) -> np.ndarray:
 
 
 class HoldoutPath(LambdaWalk):
-    """Lambda by the squared error on rows held out; ``X`` is scaled, ``y`` coded, ``shares`` add up to one."""
+    """Lambda by the squared error on rows held out, from the features that are served; ``X`` is scaled, ``y`` coded,
+    ``shares`` add up to one."""
 
     def __init__(
-        self, solver: RidgeSolver, map: FeatureMap, X: np.ndarray, y: np.ndarray, shares: np.ndarray, outputs: int = 1
-    ) -> None:  # fmt: skip
-        super().__init__(outputs)
-        self.solver, self.map, self.X, self.y, self.shares = solver, map, X, y, shares
+        self, solver: RidgeSolver, pipeline: Pipeline, X: np.ndarray, y: np.ndarray, shares: np.ndarray
+    ) -> None:
+        super().__init__(walked_outputs(pipeline.coding))
+        self.solver, self.pipeline, self.X, self.y, self.shares = solver, pipeline, X, y, shares
         self.weights: Weights | None = None
 
     def errors(self, ridge: float) -> np.ndarray:
         self._last = self.solver.solve(ridge)
-        scorer = Scorer(self.map, self._last.coefficients, self._last.intercept)
+        scorer = self.pipeline.scorer(self._last.coefficients, self._last.intercept)
         errors = (scorer.scores(self.X, self.solver.threads) - self.y) ** 2
         return _by_output(self.shares @ errors, len(self.ridges))
 
@@ -133,13 +141,20 @@ class HoldoutPath(LambdaWalk):
         return [{"lambda": ridge, "mean_squared_error": error} for ridge, error in sorted(self.tried.items())]
 
 
-def squared_errors(equations: NormalEquations, weights: Weights, threads: Threads) -> np.ndarray:
-    """(outputs,): mean squared error of ``weights`` on the rows whose sums these are, trained on them or not."""
+def squared_errors(
+    equations: NormalEquations, weights: Weights, threads: Threads, *, unrounded: bool = False
+) -> np.ndarray:
+    """(outputs,): mean squared error of ``weights`` on the rows whose sums these are, trained on them or not.
+
+    Features that are served ``unrounded`` spare new rows the noise of rounding: it is taken off.
+    """
     scaled = np.zeros_like(weights.coefficients)
     amplitudes = equations.amplitudes[:, None]
     np.divide(weights.coefficients, amplitudes, out=scaled, where=amplitudes != 0)
     bias = equations.target_mean - weights.intercept - equations.mean @ weights.coefficients
     spread = equations.target_variance - 2 * (equations.cross * scaled).sum(axis=0)
+    if unrounded:
+        spread -= ROUNDING * (weights.coefficients**2).sum(axis=0)
     return np.maximum(spread + _quadratic(equations, weights.coefficients, threads), 0.0) + bias**2
 
 
@@ -155,7 +170,7 @@ def _quadratic(equations: NormalEquations, coefficients: np.ndarray, threads: Th
     return np.sum(list(threads.map(one, range(-(-equations.size // layout.panel_width)))), axis=0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _quadratic_of_panel(panel: Any, j0: int, n: float, mean: Any, coefficients: Any) -> Any:
     outputs, D = coefficients.shape
     total = np.zeros(outputs)
@@ -215,9 +230,9 @@ class FoldPath(LambdaWalk):
 
     patience = 3
 
-    def __init__(self, folds: list[GramState], map: FeatureMap, coding: TargetCoding, threads: Threads) -> None:
-        super().__init__(walked_outputs(coding))
-        self.folds, self.map, self.coding, self.threads = folds, map, coding, threads
+    def __init__(self, folds: list[GramState], pipeline: Pipeline, threads: Threads) -> None:
+        super().__init__(walked_outputs(pipeline.coding))
+        self.folds, self.pipeline, self.threads = folds, pipeline, threads
         self.total = total_of(folds)
         self.by_fold: dict[float, np.ndarray] = {}  # (folds, outputs) at each lambda
         self._filled = [fold for fold in self.folds if fold.rows]
@@ -225,7 +240,8 @@ class FoldPath(LambdaWalk):
         self.solver = RidgeSolver(self._equations(self.total), threads)
 
     def _equations(self, state: GramState) -> NormalEquations:
-        return NormalEquations.from_state(state, self.map, self.coding, fewest=1)
+        map, coding, unrounded = self.pipeline.map, self.pipeline.coding, self.pipeline.unrounded
+        return NormalEquations.from_state(state, map, coding, fewest=1, unrounded=unrounded)
 
     def errors(self, ridge: float) -> np.ndarray:
         """The mean over all rows, by their weights, each judged by a solution that has not seen its fold."""
@@ -237,7 +253,8 @@ class FoldPath(LambdaWalk):
 
     def _fold_errors(self, fold: GramState, ridge: float) -> np.ndarray:
         weights = self.weights_without(fold, np.array([ridge]))
-        return _by_output(squared_errors(self._equations(fold), weights, self.threads), len(self.ridges))
+        errors = squared_errors(self._equations(fold), weights, self.threads, unrounded=self.pipeline.unrounded)
+        return _by_output(errors, len(self.ridges))
 
     def weights_without(self, fold: GramState, ridges: np.ndarray) -> Weights:
         """Weights of ``total - fold``."""

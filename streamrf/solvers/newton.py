@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from streamrf.data.source import Block
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.solvers.iterative import IterativeSolver
 from streamrf.solvers.judging import calibrate
 from streamrf.solvers.lambda_path import LambdaTrial, next_ridge
 from streamrf.statistics.holdout import under
-from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, check_task, class_loss
+from streamrf.statistics.losses import Huber, Logistic, Loss, Quantile, class_loss
 from streamrf.statistics.scores import Calibration, Weights
 from streamrf.support.errors import FileFormatError, NumericalError
 from streamrf.support.quantiles import median, robust_deviation
@@ -161,7 +160,6 @@ class Newton(IterativeSolver):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        check_task(self.recipe.loss, self.pipeline.coding)
         if self.recipe.loss == Logistic.name:
             self.calibration = plain_calibration(self.pipeline.coding.outputs)
 
@@ -218,7 +216,7 @@ class Newton(IterativeSolver):
             return flat
         rough = self._factor.at(max(self.first_ridge, 1e-6))(cross)
         squares = np.concatenate([rough, self.moments.target_mean[:, None]], axis=1)
-        flat[:, -1] = median(self._judges.targets, self._judges.weights)
+        flat[:, -1] = median(self.judging_rows.targets, self.judging_rows.weights)
         closer = self._deviation(squares) < self._deviation(flat)
         return np.where(closer[:, None], squares, flat)
 
@@ -234,14 +232,8 @@ class Newton(IterativeSolver):
 
     def _deviation(self, point: np.ndarray) -> np.ndarray:
         """Of the residuals, by their medians, (k,)."""
-        rows = self._judges
-        return robust_deviation(rows.targets - self.scores_of(rows, self._weights(point, 0.0)), rows.weights)
-
-    @property
-    def _judges(self) -> Block:
-        rows = self.holdout if self.holdout is not None else self.sample
-        assert rows is not None
-        return rows
+        rows = self.judging_rows
+        return robust_deviation(rows.targets - self.judging_scores(self._weights(point, 0.0)), rows.weights)
 
     def _sharpened(self) -> bool:
         """Whether residuals became so much smaller that a threshold from those before is too wide to be robust; then
@@ -314,7 +306,7 @@ class Newton(IterativeSolver):
 
     def _judge(self, point: np.ndarray) -> None:
         assert self.holdout is not None
-        losses = self._loss.values(self.holdout_scores(self._weights(point, 0.0)), self.holdout.targets)
+        losses = self._loss.values(self.judging_scores(self._weights(point, 0.0)), self.holdout.targets)
         score = float(self.holdout_weights @ losses)
         if score < min([trial.score for trial in self._tried] + self._recent, default=np.inf):
             self._best = point.copy()

@@ -16,7 +16,7 @@ import numpy as np
 from streamrf.data.source import Block, Source
 from streamrf.data.wrappers import TargetsOnly
 from streamrf.engines.base import Engine, Next, Pass
-from streamrf.features.base import Scorer
+from streamrf.features.blend import BlendMap
 from streamrf.features.pipeline import Parts, Pipeline
 from streamrf.solvers.lambda_path import wrong_classes
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
@@ -78,11 +78,11 @@ class Passes:
 
     def __init__(
         self, source: Source, prepared: Prepared, engine: Engine, reporter: Reporter, saving: Saving,
-        *, sizes: dict[str, int], saved: SavedPass | None = None, skipped: RowSet | None = None,
+        *, sizes: dict[str, int], saved: SavedPass | None = None, skipped: RowSet | None = None, is_only: bool = False,
     ) -> None:  # fmt: skip
         self.source, self.prepared, self.engine, self.reporter = source, prepared, engine, reporter
         self.saving, self.clock = saving, Clock(saving.every)
-        self._sizes, self._skipped = sizes, skipped or RowSet()
+        self._sizes, self._skipped, self._is_only = sizes, skipped or RowSet(), is_only
         self.rows, self.dropped, self.marks = RowSet(), 0, no_marks()  # of the first pass, once it is over
         self.kept: Kept | None = None  # what the route kept last, in this run or in the one that this one resumes
         self._partial, self._stopping = saved, False
@@ -101,7 +101,7 @@ class Passes:
     def sum(self, statistic: Statistic[S], title: str = "training", source: Source | None = None) -> S:
         """Sum a statistic over all rows; ``source`` may stand in for the data, row for row (a cache of it)."""
         job = Pass.start(statistic, source or self.source, nan=self.prepared.recipe.nan, **self._sizes)
-        job.done = self._skipped.copy()
+        job.done, job.is_only = self._skipped.copy(), self._is_only
         if self._partial:
             self._resume(job, self._partial)
             self._partial = None
@@ -150,8 +150,8 @@ class Passes:
         if not isinstance(job.state, _FirstPass):
             return
         job.state.dropped = job.dropped
-        self.rows, self.dropped, self.marks = job.done, job.dropped, job.state.marks
-        if job.dropped:
+        told, self.rows, self.dropped, self.marks = self.dropped, job.done, job.dropped, job.state.marks
+        if job.dropped != told:  # the second member of a blend drops the same rows
             what = "without a target" if self.prepared.recipe.nan == "auto" else "with NaN or infinite values"
             self.reporter.note(f"{format_count(job.dropped)} rows {what} were left out")
 
@@ -230,6 +230,8 @@ class ProgressError:
 
     @property
     def possible(self) -> bool:
+        if isinstance(self.pipeline.map, BlendMap):  # whose sums are those of one member
+            return False
         size = getattr(self.pipeline.map, "n_features", MOST_FEATURES + 1)
         return self.reporter.wants_progress_error and size <= MOST_FEATURES and bool(self.ridge)
 
@@ -257,12 +259,14 @@ class ProgressError:
             return None
         pipeline, ridge = self.pipeline, self.ridge
         try:
-            equations = NormalEquations.from_state(state.sums, pipeline.map, pipeline.coding)
+            equations = NormalEquations.from_state(
+                state.sums, pipeline.map, pipeline.coding, unrounded=pipeline.unrounded
+            )
             weights = RidgeSolver(equations, ALONE).solve(ridge or 0.0)
         except NumericalError:
             return None
         X = pipeline.scaled(rows.X)
-        scores = Scorer(pipeline.map, weights.coefficients, weights.intercept).scores(X, ALONE)
+        scores = pipeline.scorer(weights.coefficients, weights.intercept).scores(X, ALONE)
         if pipeline.coding.classes:
             return float(wrong_classes(scores, rows.targets).mean())
         return float(np.sqrt(((scores - rows.y) ** 2).mean()))

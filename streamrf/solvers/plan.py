@@ -21,7 +21,6 @@ from streamrf.support import memory
 from streamrf.support.errors import BudgetError
 from streamrf.support.units import format_bytes
 
-COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 SLACK = 1.08  # the allocator's own needs
 DEFAULT_BUDGET_SHARE = 0.8
 HOLDOUT_SHARE, HOLDOUT_ROWS = 0.1, 20_000
@@ -50,6 +49,9 @@ class Sizes:
     sample: int | None = None  # rows of the sample that preconditions, of a run that is resumed
     folds: int | None = None  # that choose lambda, of a run that is resumed
     held: int | None = None  # rows that are held out, where they are counted
+    keeps_sums: bool = True  # whether anyone will want to update the model, or have it forget
+    counted: int | None = None  # rows that count, where that is known
+    asked: SolverSettings | None = None  # before it was fitted to the budget
 
     @classmethod
     def of(
@@ -57,12 +59,23 @@ class Sizes:
         reserved: int | None = None, **more: Any,
     ) -> Sizes:  # fmt: skip
         """With what this process holds now, and a budget of most of the memory that is free."""
-        reserved = reserved or memory.resident() + COMPILED
+        reserved = reserved or memory.reserved()
         return cls(source, recipe, outputs, threads, budget or default_budget(reserved), reserved, **more)
 
     @property
     def rows(self) -> int:
         return self.source.n_rows
+
+    @property
+    def counting_rows(self) -> int:
+        """The rows that rules of thumb go by: a row of weight 0 might as well not be there, and a row of weight 2 might
+        as well be there twice."""
+        return self.rows if self.counted is None else self.counted
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows count for different weights."""
+        return self.source.has_weights or self.recipe.class_weight is not None
 
     @property
     def row_bytes(self) -> int:
@@ -72,7 +85,7 @@ class Sizes:
     def split(self) -> Split:
         """Shares of rows that judge and that choose lambda: what was asked for, or a tenth each, at most 20,000 rows;
         of a small table, a fifth judges."""
-        share, rows = self.recipe.holdout, max(self.rows, 1)
+        share, rows = self.recipe.holdout, max(self.counting_rows, 1)
         if share is None:
             choose = min(HOLDOUT_SHARE, HOLDOUT_ROWS / rows)
             return Split(FEW_SHARE if rows < FEW_ROWS else choose, choose, self.recipe.seed)
@@ -121,11 +134,13 @@ class Plan:
     passes: int
     span_rows: int
     span_bytes: int
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage
+    least_seconds: Mapping[str, float] = field(default_factory=dict)  # where trials say that few landmarks are enough
     others: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # seconds of the solvers that could do it
     workers: WorkerNeeds | None = None
     cache: CachePlan | None = None
     folds: int = 0  # that choose lambda, in place of rows apart
+    outputs_at_once: int = 1  # that random binning solves together
 
     @property
     def budget(self) -> int:
@@ -193,8 +208,8 @@ class Plan:
         stages = self.stages
         document: dict[str, Any] = {
             "memory": {"budget": self.budget, "reserved": self.reserved, "projected": self.projected, **stages},
-            "parts": self.bytes, "seconds": dict(self.seconds), "solver": self.solver, "why": self.why,
-            "passes": self.passes,
+            "parts": self.bytes, "seconds": dict(self.seconds), "least_seconds": dict(self.least_seconds),
+            "solver": self.solver, "why": self.why, "passes": self.passes,
         }  # fmt: skip
         document |= {"solvers": dict(self.others)} if self.others else {}
         document |= {"workers": self.workers.to_json()} if self.workers else {}
@@ -206,9 +221,9 @@ def reading_parts(
 ) -> tuple[dict[str, Part], int, int]:
     """What reading takes (``extra`` bytes a row beside the inputs), and how many rows and bytes are read at a time."""
     source, span_rows = sizes.source, span_rows or SPAN_ROWS
-    span_bytes = int(np.clip(room // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES))
+    span_bytes = int(np.clip(room // 8, LEAST_SPAN_BYTES, MOST_SPAN_BYTES)) // source.readers
     read = max(
-        source.read_bytes(span) + (1 + AHEAD) * (source.block_bytes(span) + extra * len(span))
+        source.readers * source.read_bytes(span) + (1 + AHEAD) * (source.block_bytes(span) + extra * len(span))
         for span in some_of(work_spans(source, span_rows, span_bytes))
     )
     return {"reading": Part(read, stages, SMALLER_CHUNKS)}, span_rows, span_bytes

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg as sla
+import scipy
 
 from streamrf.features.base import FeatureMap, dot_rows, scored_width
 from streamrf.features.precision import Precision, make_precision
@@ -150,7 +150,7 @@ class SampleFactor:
 
         def apply(residual: np.ndarray) -> np.ndarray:
             inner = self.rows.times(residual)
-            solved, _ = sla.lapack.dpotrs(factor, inner.T, lower=1)
+            solved, _ = scipy.linalg.lapack.dpotrs(factor, inner.T, lower=1)
             return (residual - self.rows.back(np.ascontiguousarray(solved.T))) / ridge
 
         return apply
@@ -162,7 +162,7 @@ class SampleFactor:
             matrix = self._dual.copy(order="F")
             matrix.flat[:: len(matrix) + 1] += ridge + jitter
             with self.threads.blas_for(len(matrix)):
-                factor, info = sla.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
+                factor, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
             if info == 0:
                 return factor
         raise NumericalError(f"lambda {ridge:g} leaves the sample's system singular: choose a larger one, such as 1e-8")
@@ -181,8 +181,8 @@ class NystromFactor:
         """From ``sketch`` = S ``test``, both (r, D), rows of ``test`` orthonormal; ``noise`` is its relative error."""
         shift = max(noise * float(np.linalg.norm(sketch)), LEAST_SHIFT)
         shifted = sketch + shift * test
-        root = sla.solve_triangular(_root_of(test @ shifted.T), shifted, lower=True)  # (r, D)
-        _, singular, self.U = sla.svd(root, full_matrices=False, overwrite_a=True)
+        root = scipy.linalg.solve_triangular(_root_of(test @ shifted.T), shifted, lower=True)  # (r, D)
+        _, singular, self.U = scipy.linalg.svd(root, full_matrices=False, overwrite_a=True)
         self.values = np.maximum(singular**2 - shift, 0.0)
 
     def at(self, ridge: float) -> Preconditioner:
@@ -204,8 +204,8 @@ class NystromFactor:
 
 def _root_of(core: np.ndarray) -> np.ndarray:
     try:
-        return sla.cholesky((core + core.T) / 2, lower=True)
-    except sla.LinAlgError:
+        return scipy.linalg.cholesky((core + core.T) / 2, lower=True)
+    except scipy.linalg.LinAlgError:
         raise NumericalError(
             f"the sketch of rank {len(core)} is not positive definite to rounding: use `preconditioner='sample'`"
         ) from None
@@ -257,7 +257,7 @@ def _quadrature(lower: np.ndarray, probe: np.ndarray) -> tuple[np.ndarray, np.nd
     basis, diagonal, beside = np.zeros((steps, len(probe))), np.zeros(steps), np.zeros(steps)
     basis[0] = probe / np.linalg.norm(probe)
     done = steps
-    multiply = sla.blas.ssymv if lower.dtype == np.float32 else sla.blas.dsymv
+    multiply = scipy.linalg.blas.ssymv if lower.dtype == np.float32 else scipy.linalg.blas.dsymv
     for k in range(steps):
         image = multiply(1.0, lower, basis[k].astype(lower.dtype), lower=1).astype(np.float64)
         diagonal[k] = basis[k] @ image
@@ -268,5 +268,5 @@ def _quadrature(lower: np.ndarray, probe: np.ndarray) -> tuple[np.ndarray, np.nd
             done = k + 1
             break
         basis[k + 1] = image / beside[k]
-    values, vectors = sla.eigh_tridiagonal(diagonal[:done], beside[: done - 1])
+    values, vectors = scipy.linalg.eigh_tridiagonal(diagonal[:done], beside[: done - 1])
     return values, vectors[0] ** 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy.linalg as sla
+import scipy
 
 from streamrf.features.fourier.map import PackedCosines
 from streamrf.features.precision import LIMITS
@@ -66,7 +66,7 @@ def _factor_rate(threads: Threads) -> float:
     n = 1200
     A = np.asfortranarray(np.eye(n) + 1.0 / n)
     with threads.blas():
-        seconds = _best(lambda: sla.lapack.dpotrf(A, lower=1, overwrite_a=0))
+        seconds = _best(lambda: scipy.linalg.lapack.dpotrf(A, lower=1, overwrite_a=0))
     return n**3 / 3.0 / seconds
 
 

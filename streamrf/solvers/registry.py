@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from streamrf.features.settings import BINNING
-from streamrf.solvers import binning, cg, cholesky, newton, sgd  # noqa: F401 (defining them makes them known)
+from streamrf.solvers import (  # noqa: F401 (defining them makes them known)
+    binning,
+    boosting,
+    cg,
+    cholesky,
+    newton,
+    sgd,
+    stacking,
+)
 from streamrf.solvers.base import Solver
-from streamrf.solvers.settings import FOURIER, KNOWN, SolverSettings
+from streamrf.solvers.settings import KNOWN, SolverSettings, solvers_for
 
 
 def candidates(recipe: SolverSettings) -> list[type[Solver]]:
     """The solvers that can do what a recipe asks for, the preferred one first."""
-    maps = BINNING if recipe.map == BINNING else FOURIER
-    known = [each for each in KNOWN if issubclass(each, Solver) and each.maps == maps and recipe.loss in each.losses]
-    return known if recipe.solver == "auto" else [each for each in known if each.name == recipe.solver]
+    able = solvers_for(recipe.loss, recipe.solved_maps, recipe.bits)
+    names = able if recipe.solver == "auto" else [name for name in able if name == recipe.solver]
+    known = (each for each in KNOWN if issubclass(each, Solver) and each.maps == recipe.solved_maps)
+    return [each for each in known if each.name in names]
 
 
 def solver_of(recipe: SolverSettings) -> type[Solver]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import ClassVar, Protocol
 
-from streamrf.features.settings import BINNING, FeatureSettings
+from streamrf.features.settings import OWN, FeatureSettings
 from streamrf.support.errors import InputError
 from streamrf.support.settings import AUTO, NOT_NEGATIVE, POSITIVE, Range, setting
 
@@ -16,7 +16,8 @@ AIMS = (AUTO, "f1")  # what a threshold may be chosen for: balanced accuracy, or
 
 
 PROBABILITY = Range(0, 1, above=True, below=True)
-FOURIER = "fourier"  # every map but random binning
+FOURIER = "fourier"  # every map but random binning, trees and blends
+WIDE = "20"  # bits of features that not every solver can sum
 
 
 class Declared(Protocol):
@@ -25,6 +26,7 @@ class Declared(Protocol):
     name: ClassVar[str]
     losses: ClassVar[tuple[str, ...]]
     maps: ClassVar[str]
+    wide: ClassVar[bool]
 
 
 KNOWN: list[type[Declared]] = []  # every solver, the preferred ones first; defining one adds it
@@ -40,9 +42,11 @@ def losses() -> tuple[str, ...]:
     return tuple(dict.fromkeys(loss for each in KNOWN for loss in each.losses))
 
 
-def solvers_for(loss: str, maps: str = FOURIER) -> tuple[str, ...]:
+def solvers_for(loss: str, maps: str = FOURIER, bits: str = AUTO) -> tuple[str, ...]:
     """The names of the solvers that can do a loss with features of this kind, the preferred one first."""
-    return tuple(each.name for each in KNOWN if each.maps == maps and loss in each.losses)
+    return tuple(
+        each.name for each in KNOWN if each.maps == maps and loss in each.losses and (each.wide or bits != WIDE)
+    )
 
 
 @dataclass(frozen=True)
@@ -94,17 +98,35 @@ class SolverSettings(FeatureSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.map == BINNING:
-            self._check_binning()
-        able = solvers_for(self.loss)
-        if self.solver not in (AUTO, *able):
-            self.refuse("solver", f"must be {' or '.join((AUTO, *able))}: the loss is {self.loss}")
-        self._check_descent(able[0] if self.solver == AUTO else self.solver)
+        if self.map in OWN:
+            self._check_own()
+        else:
+            able = solvers_for(self.loss)
+            if self.solver not in (AUTO, *able):
+                self.refuse("solver", f"must be {' or '.join((AUTO, *able))}: the loss is {self.loss}")
+        self._check_bits()
+        self._check_descent(solvers_for(self.loss)[0] if self.solver == AUTO else self.solver)
         self._check_threshold()
         if self.cv is not None and self.loss != "squared":
             raise InputError(f"`cv` is for the squared loss: `loss={self.loss!r}` is judged by `holdout` rows")
         if self.cv is not None and self.solver not in (AUTO, "cholesky"):
             raise InputError(f"`cv` goes with `solver='cholesky'`, not with {self.solver}: use `holdout`")
+
+    @property
+    def solved_maps(self) -> str:
+        """The kind of features that a solver must be for."""
+        return self.map if self.map in OWN else FOURIER
+
+    @property
+    def takes_wide(self) -> bool:
+        """Whether the solver, or one that ``auto`` may stand for, has exact sums of 20-bit features."""
+        able = solvers_for(self.loss, self.solved_maps, WIDE)
+        return bool(able) if self.solver == AUTO else self.solver in able
+
+    def _check_bits(self) -> None:
+        if self.bits == WIDE and not self.takes_wide:
+            solver = solvers_for(self.loss)[0] if self.solver == AUTO else self.solver
+            self.refuse("bits", f"must be at most 12, or floats: {solver} multiplies integers of up to 16 bits")
 
     def _check_threshold(self) -> None:
         """A number may come as text. One that is chosen needs rows to choose it."""
@@ -121,15 +143,14 @@ class SolverSettings(FeatureSettings):
         elif self.holdout == 0:
             self.refuse("threshold", "must be a number where `holdout` is 0: hold-out rows choose it")
 
-    def _check_binning(self) -> None:
+    def _check_own(self) -> None:
         if self.cv is not None:
-            raise InputError("`cv` chooses lambda for Fourier features: random binning is judged by `holdout` rows")
+            raise InputError(f"`cv` chooses lambda for Fourier features: {self.map} is judged by `holdout` rows")
         if self.loss != "squared":
-            self.refuse("loss", "must be squared: random binning has no other")
-        if self.solver not in (AUTO, "cg"):
-            self.refuse("solver", "must be auto or cg: random binning has no other")
-        if self.class_weight is not None:
-            self.refuse("class_weight", "must be left out: random binning counts rows")
+            self.refuse("loss", f"must be squared: {self.map} has no other")
+        able = solvers_for(self.loss, self.map)
+        if self.solver not in (AUTO, *able):
+            self.refuse("solver", f"must be auto or {' or '.join(able)}: {self.map} has no other")
 
     def _check_descent(self, solver: str) -> None:
         """Refuse what only stochastic gradients would heed, where another solver will be taken."""

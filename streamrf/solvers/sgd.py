@@ -21,7 +21,7 @@ from streamrf.solvers.newton import LAMBDA_SHARE, plain_calibration
 from streamrf.solvers.plan import Sizes
 from streamrf.solvers.preconditioners import SampleRows
 from streamrf.statistics.descent import Descent, Pace
-from streamrf.statistics.losses import Loss, check_task, class_loss
+from streamrf.statistics.losses import Loss, class_loss
 from streamrf.statistics.scores import Weights
 
 EPOCHS = 10
@@ -48,7 +48,6 @@ class SGD(IterativeSolver):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        check_task(self.recipe.loss, self.pipeline.coding)
         if self.recipe.loss == "logistic":
             self.calibration = plain_calibration(self.pipeline.coding.outputs)
 
@@ -177,9 +176,8 @@ class SGD(IterativeSolver):
         self.reporter.detail(f"epoch {self._epoch}: hold-out loss {score:.5g}")
 
     def _score(self, point: np.ndarray) -> float:
-        rows = self.holdout if self.holdout is not None else self.sample
-        assert rows is not None
-        losses = self._loss.values(self.scores_of(rows, self._weights(point)), rows.targets)
+        rows = self.judging_rows
+        losses = self._loss.values(self.judging_scores(self._weights(point)), rows.targets)
         return float((self.holdout_weights if self.holdout is not None else shares(self.weighed(rows))) @ losses)
 
     def _stale(self) -> bool:

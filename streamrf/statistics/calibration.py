@@ -1,25 +1,30 @@
 """From scores to probabilities, on rows that the weights have not seen.
 
 Three families, each within the next: one temperature for all classes, a shift for each class beside it, and a full
-matrix of slopes that is shrunk towards the second. Folds of these rows choose among them by log loss. What predicts
-more of the rows wrongly than the largest score does is left out, so calibration never costs accuracy there.
+matrix of slopes that is shrunk towards the second. The first two are fitted in units of the scores' own spread: scores
+of a rare class lie close together, and need steep slopes. Folds of these rows choose among the families by log loss,
+and before that how much scores are bent.
+
+What predicts clearly more of the rows wrongly than the largest score does is left out: calibration is not to cost
+accuracy. Less than a standard error is not clear: of a rare class one row may decide, and a shift is what it needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+import scipy
 
-from streamrf.statistics.scores import Calibration, two_sided
+from streamrf.statistics.scores import Calibration, bent, two_sided
 
 FOLDS = 3
 FEWEST_ROWS = 30  # for folds
+BENDS, FEWEST_TO_BEND, LEAST_GAIN = (0.0, 0.3, 1.0, 3.0), 300, 0.003
 LEAST_SHRINKAGE = 1e-4
+UNIT_SHRINKAGE = 1e-6  # of scales and shifts, in units of the spread: classes that scores tell apart have finite ones
 SHRINKAGES = (1e-1, 1e-2, 1e-3, LEAST_SHRINKAGE)  # of a full matrix
 MOST_PRODUCTS = 2e8  # of scores and slopes, for the rows that choose
 STEPS = 200
@@ -28,7 +33,7 @@ SCALE, SHIFTS, MATRIX = range(3)
 
 class Family(NamedTuple):
     kind: int
-    shrinkage: float = LEAST_SHRINKAGE
+    shrinkage: float = UNIT_SHRINKAGE
 
 
 @dataclass(frozen=True)
@@ -49,20 +54,37 @@ class Scored:
 
     def log_loss(self, calibration: Calibration) -> float:
         logits = calibration.logits(self.scores)
-        return float(-log_softmax(logits, axis=1)[np.arange(len(self.codes)), self.codes] @ self.share)
+        return float(-scipy.special.log_softmax(logits, axis=1)[np.arange(len(self.codes)), self.codes] @ self.share)
 
-    def error(self, calibration: Calibration) -> float:
-        return float((calibration.logits(self.scores).argmax(axis=1) != self.codes) @ self.share)
+    def excess(self, calibration: Calibration) -> tuple[float, float]:
+        """The share of rows predicted wrongly beyond that of the largest score, and the variance of this."""
+        plain = Calibration.plain(self.scores.shape[1])
+        now, before = (one.logits(self.scores).argmax(axis=1) != self.codes for one in (calibration, plain))
+        return float((1.0 * now - before) @ self.share), float((now != before) @ self.share**2)
 
 
 def fit_calibration(scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> Calibration:
     """Of these rows; ``weights`` are what each counts for."""
     rows = Scored.of(scores, codes, weights)
+    bend = _best_bend(rows)
+    rows = replace(rows, scores=bent(scores, bend))
     best, found = _chosen(rows), Calibration.plain(scores.shape[1])
     for family in _families(scores):
         if family.kind < best.kind or family == best:
             found = _fitted(rows, found, family)
-    return found
+    return replace(found, bend=bend)
+
+
+def _best_bend(rows: Scored) -> float:
+    """By the log loss of folds with a scale and shifts; none, unless it is clearly better."""
+    if len(rows.codes) < FEWEST_TO_BEND:
+        return 0.0
+    losses = {}
+    for bend in BENDS:
+        moved = replace(rows, scores=bent(rows.scores, bend))
+        *_, (_, losses[bend], _) = _judged(_folds(moved), [Family(SCALE), Family(SHIFTS)])
+    best = min(losses, key=lambda bend: losses[bend])
+    return best if losses[best] < losses[0.0] * (1 - LEAST_GAIN) else 0.0
 
 
 def _families(scores: np.ndarray) -> list[Family]:
@@ -74,43 +96,82 @@ def _families(scores: np.ndarray) -> list[Family]:
 
 def _chosen(rows: Scored) -> Family:
     """The family of the least log loss on rows that it was not fitted to."""
-    n, outputs = rows.scores.shape
     families = _families(rows.scores)
-    if n < FEWEST_ROWS:
+    if len(rows.codes) < FEWEST_ROWS:
         return families[0]
-    order = np.random.default_rng(0).permutation(n)[: max(FEWEST_ROWS, int(MOST_PRODUCTS / outputs**2))]
-    parts = [(rows.take(np.setdiff1d(order, order[i::FOLDS])), rows.take(order[i::FOLDS])) for i in range(FOLDS)]
-    plain = np.mean([unseen.error(Calibration.plain(outputs)) for _, unseen in parts])
     best, least = families[0], np.inf
-    for family, loss, error in _judged(parts, families):
-        if error <= plain and loss < least:
+    for family, loss, sound in _judged(_folds(rows), families):
+        if sound and loss < least:
             best, least = family, loss
         elif family.kind == MATRIX and loss > least:  # less shrinkage will not help either
             break
     return best
 
 
-def _judged(parts: list[tuple[Scored, Scored]], families: list[Family]) -> Iterator[tuple[Family, float, float]]:
-    """Each family with its log loss and its share of wrong classes; one leads to the next."""
+def _folds(rows: Scored) -> list[tuple[Scored, Scored]]:
+    """Rows to fit and rows to judge, three times."""
+    n, outputs = rows.scores.shape
+    order = np.random.default_rng(0).permutation(n)[: max(FEWEST_ROWS, int(MOST_PRODUCTS / outputs**2))]
+    return [(rows.take(np.setdiff1d(order, order[i::FOLDS])), rows.take(order[i::FOLDS])) for i in range(FOLDS)]
+
+
+def _judged(parts: list[tuple[Scored, Scored]], families: list[Family]) -> Iterator[tuple[Family, float, bool]]:
+    """Each family with its log loss, and whether it costs no accuracy; one leads to the next."""
     outputs = parts[0][0].scores.shape[1]
     below = [Calibration.plain(outputs)] * len(parts)
     for family in families:
         found = [_fitted(seen, start, family) for (seen, _), start in zip(parts, below, strict=True)]
-        judged = [(unseen.log_loss(one), unseen.error(one)) for (_, unseen), one in zip(parts, found, strict=True)]
-        loss, error = np.mean(judged, axis=0)
-        yield family, float(loss), float(error)
+        judged = [(unseen.log_loss(one), *unseen.excess(one)) for (_, unseen), one in zip(parts, found, strict=True)]
+        loss, excess, variance = np.mean(judged, axis=0)
+        yield family, float(loss), bool(excess <= np.sqrt(variance / len(parts)))
         below = found if family.kind < MATRIX else below
+
+
+@dataclass(frozen=True)
+class Units:
+    """What scores are measured in: (outputs,) their middles, and one spread for all."""
+
+    middle: np.ndarray
+    spread: float
+
+    @classmethod
+    def of(cls, rows: Scored, kind: int) -> Units:
+        """A scale alone must not move scores; a matrix is shrunk towards slopes that are fitted already."""
+        outputs = rows.scores.shape[1]
+        if kind == MATRIX:
+            return cls(np.zeros(outputs), 1.0)
+        mean = rows.share @ rows.scores
+        spread = float(np.sqrt((rows.share @ (rows.scores - mean) ** 2).mean()))
+        return cls(mean if kind == SHIFTS else np.zeros(outputs), spread if spread > 0 else 1.0)
+
+    def scaled(self, rows: Scored) -> Scored:
+        return Scored((rows.scores - self.middle) / self.spread, rows.codes, rows.share)
+
+    def inside(self, outer: Calibration) -> Calibration:
+        """Of scaled scores, to the same logits."""
+        return Calibration(outer.slope * self.spread, outer.shift + self.middle @ outer.slope)
+
+    def outside(self, inner: Calibration) -> Calibration:
+        slope = inner.slope / self.spread
+        return Calibration(slope, inner.shift - self.middle @ slope)
 
 
 def _fitted(rows: Scored, start: Calibration, family: Family) -> Calibration:
     """The maximum likelihood within a family, shrunk towards ``start``."""
+    units = Units.of(rows, family.kind)
+    found = _likeliest(units.scaled(rows), units.inside(start), family)
+    return start if found is None else units.outside(found)
+
+
+def _likeliest(rows: Scored, start: Calibration, family: Family) -> Calibration | None:
+    """None for scores that mean the opposite: a scale must not turn them round."""
     n, outputs = rows.scores.shape
     first, numbers = _packed(start, family.kind), np.arange(n)
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
         calibration = _unpacked(theta, family.kind, outputs)
         logits = two_sided(rows.scores @ calibration.slope + calibration.shift)
-        residual = softmax(logits, axis=1)
+        residual = scipy.special.softmax(logits, axis=1)
         residual[numbers, rows.codes] -= 1.0
         residual = residual[:, -outputs:] * rows.share[:, None]
         gap, shifts = theta - first, residual.sum(axis=0)
@@ -118,13 +179,12 @@ def _fitted(rows: Scored, start: Calibration, family: Family) -> Calibration:
             gradient = np.concatenate([(rows.scores.T @ residual).ravel(), shifts])
         else:
             gradient = np.concatenate([[(rows.scores * residual).sum()], shifts])[: len(theta)]
-        value = -log_softmax(logits, axis=1)[numbers, rows.codes] @ rows.share + family.shrinkage * gap @ gap
+        likelihoods = scipy.special.log_softmax(logits, axis=1)[numbers, rows.codes]
+        value = -likelihoods @ rows.share + family.shrinkage * gap @ gap
         return float(value), gradient + 2 * family.shrinkage * gap
 
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": STEPS}).x
-    if family.kind == MATRIX or found[0] > 0:
-        return _unpacked(found, family.kind, outputs)
-    return start  # scores that mean the opposite: a scale must not turn them round
+    found = scipy.optimize.minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": STEPS}).x
+    return _unpacked(found, family.kind, outputs) if family.kind == MATRIX or found[0] > 0 else None
 
 
 def _packed(calibration: Calibration, kind: int) -> np.ndarray:

@@ -7,7 +7,7 @@ what it ends with is written to its own place of the state, so parts meet in any
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol, Self
@@ -16,7 +16,7 @@ import numpy as np
 
 from streamrf.data.locations import persistently
 from streamrf.data.screening import screen
-from streamrf.data.source import Block, Source, Span, joined
+from streamrf.data.source import Block, Partition, Source, Span, joined
 from streamrf.data.split import Split
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gradient import Gradient
@@ -95,6 +95,11 @@ class Descent(Statistic[DescentState]):
         """Elsewhere the source is opened again, by what it is called."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "source"}
         return _opened_there, (json.dumps(self.source.spec()), self.source.fingerprint(), values)
+
+    def partitions(self, span: Span) -> Iterable[Partition]:
+        """Of a dask collection, what must be computed for some of the parts."""
+        spans = (rows for part in self.parts[span.start : span.stop] for rows in part)
+        return [each for rows in spans for each in self.source.partitions(rows)]
 
     def zero(self) -> DescentState:
         return DescentState(np.zeros((len(self.parts), *self.start.shape)), np.zeros(len(self.parts), np.int64))

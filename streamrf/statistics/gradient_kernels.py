@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from streamrf.features.precision import LIMITS
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.simd import (
     I16,
     I32,
@@ -111,7 +112,7 @@ def _pull_three(typing: Any, z: Any, stride: Any, pulls: Any, pairs: Any, sums: 
     return _signature(feature), _pulled(3)
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _in_pieces(C: Any, first: int, last: int, pieces: int, bits: int) -> Any:
     """(pairs, outputs, pieces) int32: the pieces of two rows' pulls side by side, the lowest first."""
     rows = len(C)
@@ -127,7 +128,7 @@ def _in_pieces(C: Any, first: int, last: int, pieces: int, bits: int) -> Any:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_whole_pulls(Z: Any, C: Any, sums: Any) -> None:
     """``sums[o] += Z[:rows]' C[:, o]``, exactly, for whole pulls C (rows, outputs) of at most PULL_BITS bits."""
     pieces, bits = (BYTE_PIECES, BYTE_BITS) if Z.itemsize == 1 else (WORD_PIECES, WORD_BITS)
@@ -145,7 +146,7 @@ def add_whole_pulls(Z: Any, C: Any, sums: Any) -> None:
                 sums[o, j] += np.int64(C[r, o]) * Z[r, j]
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _add_tiles(Z: Any, pulls: Any, sums: Any) -> None:
     """Whole tiles of features. A last row without a partner is paired with itself, whose pull is then zero."""
     z, p, stride, even = Z.ctypes.data, pulls.ctypes.data, Z.strides[0], len(Z) // 2
@@ -159,7 +160,7 @@ def _add_tiles(Z: Any, pulls: Any, sums: Any) -> None:
             _add_tile(row, 0, pull, 1, place, pulls.shape[1], sums.strides[0], Z[0, 0])
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _add_tile(
     row: int, stride: int, pulls: int, pairs: int, place: int, outputs: int, apart: int, feature: Any
 ) -> None:
@@ -171,7 +172,7 @@ def _add_tile(
         _pull_three(row, stride, pulls, pairs, place, apart, feature)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_pulls(Z: np.ndarray, C: np.ndarray, sums: np.ndarray) -> None:
     """``sums[o] += Z[:rows]' C[o]`` in floats, for pulls C (outputs, rows): four rows at a time, a tile at a time."""
     outputs, rows = C.shape

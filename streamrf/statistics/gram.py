@@ -6,6 +6,7 @@ block with itself holds every sum that ridge regression with an intercept needs.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +26,6 @@ from streamrf.support.threads import ALONE, Threads
 
 SMALL_STATE = 8 * 2**20  # bytes: fits the last-level cache, once a thread
 PIECE_WORK, MOST_PIECE = 2.7e9, 65_536  # products of a piece, a hundredth of a second or two; and rows of one at most
-MAX_ROWS = 2**40  # 2^22 (a product of two 12-bit features) times so many rows stays below 2^63
 
 
 @dataclass
@@ -62,16 +62,17 @@ class Gram(Statistic[GramState]):
     coding: TargetCoding
     product: Product
     class_weights: np.ndarray | None = None  # (classes,); weights, of classes or of rows, go with float sums alone
-    floats: bool = False  # sums in float64 even of whole features: for small fits to rows with weights
+    floats: bool = False  # sums in float64 even of whole features: for few rows with weights
     _buffer: threading.local = field(default_factory=threading.local, repr=False)
 
     @classmethod
     def on_this_machine(
         cls, scaling: Scaling, map: FeatureMap, coding: TargetCoding, threads: int,
-        class_weights: np.ndarray | None = None, *, floats: bool = False,
+        class_weights: np.ndarray | None = None, *, floats: bool = False, rows: float = math.inf,
     ) -> Gram:  # fmt: skip
-        """With the product that is fastest here."""
-        product = choose_product("float64" if floats else map.precision.key, threads)
+        """With the product that is fastest here for so many rows."""
+        products = rows * float(map.n_features) ** 2
+        product = choose_product("float64" if floats else map.precision.key, threads, products=products)
         return cls(scaling, map, coding, product, class_weights, floats)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,10 +86,14 @@ class Gram(Statistic[GramState]):
 
     def zero(self) -> GramState:
         layout = self.layout
-        return GramState(layout, np.zeros(layout.length, np.float64 if self.floats else self.map.precision.totals))
+        return GramState(layout, np.zeros(layout.length, self._totals))
 
     def nbytes(self) -> int:
-        return self.layout.length * self.map.precision.totals.itemsize
+        return self.layout.length * self._totals.itemsize
+
+    @property
+    def _totals(self) -> np.dtype[Any]:
+        return np.dtype(np.float64) if self.floats else self.map.precision.totals
 
     def load(self, arrays: dict[str, np.ndarray]) -> GramState:
         layout, totals, rows = self.layout, arrays.get("gram.totals"), arrays.get("gram.rows")
@@ -97,15 +102,16 @@ class Gram(Statistic[GramState]):
             raise FileFormatError(
                 f"these statistics do not fit the model: {layout.length} totals wanted, {found} found"
             )
-        if totals.dtype != self.map.precision.totals or rows.dtype.kind != "i":
-            raise FileFormatError(f"statistics of type {totals.dtype}, where {self.map.precision.totals} is wanted")
+        if totals.dtype != self._totals or rows.dtype.kind != "i":
+            raise FileFormatError(f"statistics of type {totals.dtype}, where {self._totals} is wanted")
         return GramState(layout, totals, int(rows[0]))
 
     def update(self, state: GramState, block: Block, threads: Threads, skip: np.ndarray | None = None) -> None:
         """Add a block's rows, those that ``skip`` marks apart."""
         rows = len(block) - (0 if skip is None else int(skip.sum()))
-        if state.rows + rows > MAX_ROWS:
-            raise NumericalError(f"{state.rows + rows:,} rows: exact sums hold up to {MAX_ROWS:,} rows")
+        most = self.map.precision.most_rows
+        if state.rows + rows > most:
+            raise NumericalError(f"{state.rows + rows:,} rows: exact sums of these features hold up to {most:,}")
         if self.is_small and threads.count > 1 and not self.floats:
             self._each_thread_its_rows(state, block, threads, skip)
         else:

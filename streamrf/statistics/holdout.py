@@ -205,6 +205,24 @@ class Holdout(Statistic[HoldoutState[S]]):
 
 
 @dataclass
+class HeldRows(Statistic[SampleState]):
+    """The rows that ``split`` holds out, with targets in coded form."""
+
+    coding: TargetCoding
+    split: Split
+
+    def zero(self) -> SampleState:
+        return SampleState()
+
+    def update(self, state: SampleState, block: Block, threads: Threads) -> None:
+        block = self.split.keyed(block)
+        state.add(replace(block, y=self.coding.values(block.targets)).take(self.split.held(block)))
+
+    def load(self, arrays: dict[str, np.ndarray]) -> SampleState:
+        return SampleState.load(arrays)
+
+
+@dataclass
 class FitRows(Statistic[T]):
     """A statistic of the rows to fit alone: what is learned before training must know nothing of the others."""
 

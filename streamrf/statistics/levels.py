@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 
-from streamrf.data.columns.levels import FOLDS, MAX_OUTPUTS, LevelTable, fold_of
+from streamrf.data.columns.levels import FOLDS, MAX_OUTPUTS, LevelTable, beyond_line, fold_of, place_among
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import State, Statistic
+from streamrf.statistics.targets import Weighting, row_weights
 from streamrf.support.errors import FileFormatError
 from streamrf.support.threads import Threads
 
 ROWS = 65_536  # at a time
 FEWEST = 5  # rows of a level, on average, before it can be said to determine anything
 HALF = 17  # bits of the lower part of a target, so that squares of both parts can be summed
+WEIGHT_BITS, COARSER, WEIGHTED_HALF = 12, 9, 10  # of the heaviest row; of a target times a weight: room for 2^31 rows
 
 
 @dataclass
@@ -26,29 +28,35 @@ class LevelState(State):
 
     sums: np.ndarray  # (folds, places, 1 + outputs) int64
     squares: np.ndarray  # (outputs, 3) int64: upper * upper, upper * lower, lower * lower
+    rows: np.ndarray  # (1,) int64, where the rows in ``sums`` are weights
 
     def __iadd__(self, other: LevelState) -> Self:
-        self.sums += other.sums
-        self.squares += other.squares
+        for mine, others in zip(self.arrays().values(), other.arrays().values(), strict=True):
+            mine += others
         return self
 
     def __isub__(self, other: LevelState) -> Self:
-        self.sums -= other.sums
-        self.squares -= other.squares
+        for mine, others in zip(self.arrays().values(), other.arrays().values(), strict=True):
+            mine -= others
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"levels.sums": self.sums, "levels.squares": self.squares}
+        return {"levels.sums": self.sums, "levels.squares": self.squares, "levels.rows": self.rows}
 
 
 @dataclass
 class LevelSums(Statistic[LevelState]):
-    """How rows enter the sums. Column ``inputs[i]`` of X holds a place among ``places[i]`` levels; the sums of all
-    columns stand one after the other."""
+    """How rows enter the sums. Column ``inputs[i]`` of X holds a place among ``places[i]`` levels, or a number that may
+    be among ``values[i]``; the sums of all columns stand one after the other."""
 
     coding: TargetCoding
     inputs: tuple[int, ...]
     places: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...] = ()  # of numbers; none for a category
+    weighting: Weighting = field(default_factory=Weighting)
+
+    def __post_init__(self) -> None:
+        self.values = self.values or ((),) * len(self.inputs)
 
     @property
     def piece_rows(self) -> int:
@@ -60,59 +68,105 @@ class LevelSums(Statistic[LevelState]):
 
     def zero(self) -> LevelState:
         shape = self._shape
-        return LevelState(np.zeros(shape, np.int64), np.zeros((shape[2] - 1, 3), np.int64))
+        return LevelState(*(np.zeros(of, np.int64) for of in (shape, (shape[2] - 1, 3), 1)))
 
     def update(self, state: LevelState, block: Block, threads: Threads) -> None:
         for first in range(0, len(block), ROWS):
             self._add(state, block.take(slice(first, first + ROWS)))
 
     def _add(self, state: LevelState, block: Block) -> None:
-        whole, folds = whole_targets(self.coding, block.targets), fold_of(block.index)
-        upper, lower = whole >> HALF, whole & ((1 << HALF) - 1)
-        state.squares += np.stack([(a * b).sum(axis=0) for a, b in ((upper, upper), (upper, lower), (lower, lower))], 1)
-        start = 0
-        for column, places in zip(self.inputs, self.places, strict=True):
-            cells, part = folds * places + block.X[:, column].astype(np.int64), state.sums[:, start : start + places]
-            part[..., 0] += np.bincount(cells, minlength=FOLDS * places).reshape(FOLDS, places)
-            for k in range(whole.shape[1]):  # float64 holds these sums of a few rows exactly
-                found = np.bincount(cells, whole[:, k].astype(np.float64), FOLDS * places)
-                part[..., k + 1] += found.astype(np.int64).reshape(FOLDS, places)
+        whole, weights, folds = self._whole(block), self._weights(block), fold_of(block.index)
+        upper, lower = whole >> self._half, whole & ((1 << self._half) - 1)
+        pairs = ((upper, upper), (upper, lower), (lower, lower))
+        state.squares += np.stack([(weights * a * b).sum(axis=0) for a, b in pairs], 1)
+        state.rows += len(block)
+        summed, start = np.concatenate([weights, weights * whole], axis=1).astype(np.float64), 0
+        for column, places, values in zip(self.inputs, self.places, self.values, strict=True):
+            x = block.X[:, column]
+            levels = place_among(values, x) if values else x.astype(np.int64)
+            cells, part = folds * places + levels, state.sums[:, start : start + places]
+            for k in range(summed.shape[1]):  # float64 holds these sums of a few rows exactly
+                found = np.bincount(cells, summed[:, k], FOLDS * places)
+                part[..., k] += found.astype(np.int64).reshape(FOLDS, places)
             start += places
 
+    @property
+    def _half(self) -> int:
+        return HALF if self.weighting.plain else WEIGHTED_HALF
+
+    def _whole(self, block: Block) -> np.ndarray:
+        whole = whole_targets(self.coding, block.targets)
+        return whole if self.weighting.plain or self.coding.classes else (whole + (1 << COARSER - 1)) >> COARSER
+
+    def _weights(self, block: Block) -> np.ndarray:
+        """(n, 1) whole numbers: what rows count for, of which the heaviest has 2^12, or one each."""
+        weights = row_weights(block, self.coding, self.weighting.class_weights)
+        if weights is None:
+            return np.ones((len(block), 1), np.int64)
+        return np.rint(weights * (2.0**WEIGHT_BITS / self.weighting.heaviest)).astype(np.int64)[:, None]
+
     def load(self, arrays: dict[str, np.ndarray]) -> LevelState:
-        sums, squares = arrays.get("levels.sums"), arrays.get("levels.squares")
-        if sums is None or squares is None or any(array.dtype != np.int64 for array in (sums, squares)):
+        zero = self.zero().arrays()
+        found = [arrays.get(name, np.zeros(0)) for name in zero]
+        if any(array.dtype != np.int64 for array in found):
             raise FileFormatError("these are not sums of levels")
-        if sums.shape != self._shape or squares.shape != (self._shape[2] - 1, 3):
+        if [array.shape for array in found] != [array.shape for array in zero.values()]:
             raise FileFormatError(f"these are not sums of {sum(self.places):,} levels")
-        return LevelState(sums, squares)
+        return LevelState(*found)
 
     def nbytes(self) -> int:
         folds, places, width = self._shape
-        return 8 * (folds * places * width + 3 * (width - 1))
+        return 8 * (folds * places * width + 3 * (width - 1) + 1)
 
     def unexplained(self, state: LevelState) -> list[float]:
         """For each category, the share of the target's variance that is left once the level is known."""
-        squares = [(a << 2 * HALF) + (b << HALF + 1) + c for a, b, c in state.squares.tolist()]
         found = []
-        for end, count in zip(np.cumsum(self.places), self.places, strict=True):
-            levels = state.sums[:, end - count : end].sum(axis=0)
+        for sums in self._parts(state):
+            levels = sums.sum(axis=0)
             known = levels[levels[:, 0] > 0].astype(np.float64)
             rows, left = known[:, 0].sum(), 0.0
-            for k, square in enumerate(squares, start=1):
+            for k, square in enumerate(self._squares(state), start=1):
                 total = square - float(known[:, k].sum()) ** 2 / max(rows, 1.0)
                 within = square - math.fsum(known[:, k] ** 2 / known[:, 0])
                 left = max(left, within / total if total > 0 else 1.0)
-            found.append(left if rows >= FEWEST * len(known) else 1.0)
+            found.append(left if state.rows[0] >= FEWEST * len(known) else 1.0)
         return found
+
+    def beyond_lines(self, state: LevelState) -> list[float]:
+        """Of each number, by how much the mean of each of its values says more of the target than a line; 0 for
+        categories, and where there are several sums, each of which would be an input."""
+        unit, squares = self._unit(state), self._squares(state)
+        return [
+            beyond_line(np.array(values), *_levels(sums, unit), squares[0] / unit) if values and len(squares) == 1
+            else 0.0
+            for values, sums in zip(self.values, self._parts(state), strict=True)
+        ]  # fmt: skip
+
+    def _parts(self, state: LevelState) -> list[np.ndarray]:
+        ends = np.cumsum(self.places)
+        return [state.sums[:, end - count : end] for end, count in zip(ends, self.places, strict=True)]
+
+    def _squares(self, state: LevelState) -> list[int]:
+        half = self._half
+        return [(a << 2 * half) + (b << half + 1) + c for a, b, c in state.squares.tolist()]
+
+    def _unit(self, state: LevelState) -> float:
+        """What a row counts for on average."""
+        return int(state.sums[:, : self.places[0], 0].sum()) / max(1, int(state.rows[0]))
 
     def tables(self, state: LevelState) -> list[LevelTable]:
         """What was learned of each category."""
         names, offset, step = target_sums(self.coding)
-        squares = [(a << 2 * HALF) + (b << HALF + 1) + c for a, b, c in state.squares.tolist()]
-        ends = np.cumsum(self.places)
-        parts = [state.sums[:, end - count : end] for end, count in zip(ends, self.places, strict=True)]
-        return [LevelTable.of(names, offset, step, part, squares) for part in parts]
+        if not self.weighting.plain and not self.coding.classes:
+            step = step * 2.0**COARSER
+        squares, unit = self._squares(state), self._unit(state) or 1.0
+        return [LevelTable.of(names, offset, step, part, squares, unit) for part in self._parts(state)]
+
+
+def _levels(sums: np.ndarray, unit: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and sums of those that are listed."""
+    listed = sums.sum(axis=0)[:-2] / unit
+    return listed[:, 0], listed[:, 1]
 
 
 def target_sums(coding: TargetCoding) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:

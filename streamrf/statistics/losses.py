@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, log_softmax, softmax
+import scipy
 
 from streamrf.features.targets import RESOLUTION, TargetCoding
 from streamrf.statistics.gradient import Pull
@@ -46,9 +46,9 @@ class Logistic(Loss):
     def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.outputs == 1:
             margin = targets * scores
-            return -targets * expit(-margin), np.logaddexp(0.0, -margin)
-        loss = -(targets * log_softmax(scores, axis=1)).sum(axis=1, keepdims=True)
-        return softmax(scores, axis=1) - targets, loss
+            return -targets * scipy.special.expit(-margin), np.logaddexp(0.0, -margin)
+        loss = -(targets * scipy.special.log_softmax(scores, axis=1)).sum(axis=1, keepdims=True)
+        return scipy.special.softmax(scores, axis=1) - targets, loss
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from streamrf.support.exact_sum import to_float
 
@@ -109,7 +109,11 @@ def class_metrics(sums: Sums, unit: Unit | None, classes: tuple[Any, ...]) -> di
         "confusion": (confusion if unit is None else confusion * unit.size).tolist(),
     }
     if "histogram" in sums:
-        metrics |= {"auc": _auc(*sums["histogram"]), "average_precision": average_precision(*sums["histogram"])}
+        negative, positive = sums["histogram"]
+        metrics |= {"auc": _auc(negative, positive), "average_precision": average_precision(negative, positive)}
+        first = average_precision(positive[::-1], negative[::-1])  # which may be the rare one
+        for each, found in zip(by_class, (first, metrics["average_precision"]), strict=True):
+            each["average_precision"] = found
     return metrics
 
 
@@ -182,4 +186,4 @@ def best_threshold(logits: np.ndarray, codes: np.ndarray, weights: np.ndarray | 
     gains = 2 * told / (hits[-1] + told + wrong) if f1 else told / hits[-1] - wrong / misses[-1]
     margins = (logits[edges] + logits[edges + 1]) / 2
     best = margins[gains >= gains.max() - 1e-12]
-    return float(expit(best[np.abs(best).argmin()]))
+    return float(scipy.special.expit(best[np.abs(best).argmin()]))

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import softmax
+import scipy
 
 from streamrf.data.source import Block
 from streamrf.features.base import RowScorer
@@ -84,7 +84,7 @@ class Predictor:
 
     @cached_property
     def _scorer(self) -> RowScorer:
-        return self.pipeline.map.scorer(self.weights.coefficients, self.weights.intercept)
+        return self.pipeline.scorer(self.weights.coefficients, self.weights.intercept)
 
     def __getstate__(self) -> dict[str, object]:
         """What is packed for this CPU stays here."""
@@ -114,6 +114,7 @@ class Predictor:
         return self.calibration
 
 
+FARTHEST = 1.5  # score, from which the cube stays as it is
 STEEP = 4.0  # logit of a score that is one class's 1 against another's 0
 
 
@@ -121,17 +122,24 @@ STEEP = 4.0  # logit of a score that is one class's 1 against another's 0
 class Calibration:
     """Slopes (outputs, outputs) and shifts (outputs,); two classes have one output, the score of the second.
 
-    Of two classes the second is predicted where its probability is above ``threshold``.
+    Of two classes the second is predicted where its probability is above ``threshold``. Scores of least squares stand
+    for probabilities, whose log-odds grow faster towards both ends: ``bend`` times a cube says how much faster.
     """
 
     slope: np.ndarray
     shift: np.ndarray
     threshold: float = 0.5
+    bend: float = 0.0
 
     @classmethod
     def plain(cls, outputs: int) -> Calibration:
         """For want of hold-out rows: scores of -1 and +1 (or 0 and 1) read as fairly sure."""
         return cls(np.eye(outputs) * (STEEP / 2 if outputs == 1 else STEEP), np.zeros(outputs))
+
+    @classmethod
+    def of_log_odds(cls, outputs: int) -> Calibration:
+        """For scores that are log odds as they come."""
+        return cls(np.eye(outputs), np.zeros(outputs))
 
     def with_threshold(
         self, asked: float | str | None, scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
@@ -143,7 +151,7 @@ class Calibration:
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """(n, classes); the first of two classes stands at zero."""
-        return two_sided(scores @ self.slope + self.shift)
+        return two_sided(bent(scores, self.bend) @ self.slope + self.shift)
 
     def codes(self, scores: np.ndarray) -> np.ndarray:
         """(n,): the position of the class that is predicted."""
@@ -159,7 +167,15 @@ class Calibration:
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
         """(n, classes), rows sum to one."""
-        return softmax(self.logits(scores), axis=1)
+        return scipy.special.softmax(self.logits(scores), axis=1)
+
+
+def bent(scores: np.ndarray, bend: float) -> np.ndarray:
+    """Scores with a cube about their middle: 0 of two classes (-1 and 1), one half of several (0 and 1)."""
+    if not bend:
+        return scores
+    middle = scores if scores.shape[1] == 1 else 2.0 * scores - 1.0
+    return scores + bend * np.clip(middle, -FARTHEST, FARTHEST) ** 3
 
 
 def two_sided(logits: np.ndarray) -> np.ndarray:

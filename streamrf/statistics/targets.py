@@ -18,7 +18,8 @@ from streamrf.support.units import format_count
 MAX_CLASSES = 1000
 READ_ROWS = 262_144  # targets read at a time: few trips, a megabyte or two
 PIECE = 65_536  # rows whose labels are looked at together
-FEW_INTEGERS = 50  # so many different whole numbers at most are taken for class labels
+FEW_INTEGERS, FEW_LABELS = 50, 10  # so many different whole numbers at most are class labels; without further ado
+EVEN, THIN = 0.5, 0.1  # of the mean number of rows, that the rarest label has
 WEIGHTING = "weighting"  # what metadata calls it
 LARGEST_TARGET = 1e30  # weights stay well within what a float32 holds
 
@@ -33,6 +34,7 @@ class TargetScan(State):
     high: np.ndarray | None = None
     labels: dict[Any, int] | None = field(default_factory=dict)  # rows of each; None: too many to be classes
     heaviest: float = 0.0
+    weighing: int = 0  # rows of a positive weight, all of those without weights
 
     def update(self, y: np.ndarray) -> None:
         bad = missing_rows(y)
@@ -75,13 +77,14 @@ class TargetScan(State):
 
     def __iadd__(self, other: TargetScan) -> Self:
         self.rows, self.missing = self.rows + other.rows, self.missing + other.missing
-        self.heaviest = max(self.heaviest, other.heaviest)
+        self.heaviest, self.weighing = max(self.heaviest, other.heaviest), self.weighing + other.weighing
         self._extend(other.low, other.high)
         self._add_labels(other.labels)
         return self
 
     def __isub__(self, other: TargetScan) -> Self:
         self.rows, self.missing = self.rows - other.rows, self.missing - other.missing
+        self.weighing -= other.weighing
         self._add_labels(other.labels, -1)
         return self
 
@@ -90,7 +93,7 @@ class TargetScan(State):
         labels = sorted(self.labels) if self.labels is not None else []
         nothing = np.zeros((2, 0))
         return {
-            "scan.counts": np.array([self.rows, self.missing, few], np.int64),
+            "scan.counts": np.array([self.rows, self.missing, few, self.weighing], np.int64),
             "scan.heaviest": np.array([self.heaviest]),
             "scan.range": nothing if self.low is None or self.high is None else np.stack([self.low, self.high]),
             "scan.labels": np.array(labels),
@@ -128,6 +131,7 @@ class ScanTargets(Statistic[TargetScan]):
 
     def update(self, state: TargetScan, block: Block, threads: Threads) -> None:
         state.update(block.targets)
+        state.weighing += len(block) if block.weights is None else int(np.count_nonzero(block.weights))
         if block.weights is not None:
             state.heaviest = max(state.heaviest, float(block.weights.max(initial=0.0)))
 
@@ -138,7 +142,7 @@ class ScanTargets(Statistic[TargetScan]):
         shapes = (counts.shape, heaviest.shape, extremes.shape[:1], labels.shape)
         kinds = counts.dtype.kind + heaviest.dtype.kind + extremes.dtype.kind + rows.dtype.kind
         if (
-            shapes != ((3,), (1,), (2,), rows.shape)
+            shapes != ((4,), (1,), (2,), rows.shape)
             or extremes.ndim != 2
             or kinds != "iffi"
             or labels.dtype.kind == "c"
@@ -146,7 +150,7 @@ class ScanTargets(Statistic[TargetScan]):
             raise FileFormatError(f"a target scan has sums of shapes {shapes} and types {kinds}")
         low, high = extremes if extremes.shape[1] else (None, None)
         found = dict(zip(labels.tolist(), rows.tolist(), strict=True)) if counts[2] else None
-        return TargetScan(int(counts[0]), int(counts[1]), low, high, found, float(heaviest[0]))
+        return TargetScan(int(counts[0]), int(counts[1]), low, high, found, float(heaviest[0]), int(counts[3]))
 
 
 def _label(text: str, kind: str) -> Any:
@@ -170,23 +174,69 @@ def settle_targets(scan: TargetScan, task: str, kind: str, nan: str) -> TargetCo
         raise DataError(
             f"no usable rows: {format_count(scan.rows)} rows, {format_count(scan.missing)} without a target"
         )
+    if task == "auto" and kind not in "bfiu":
+        _refuse_numbers(scan)
     task = infer_task(scan, kind) if task == "auto" else task
     return _classes(scan) if task == CLASSIFICATION else _numbers(scan)
 
 
 def infer_task(scan: TargetScan, kind: str) -> str:
-    """Labels and booleans are classes; so are few whole numbers, or just two values; all else is a number."""
+    """Labels and booleans are classes; so are two values, and few whole numbers that look like labels; all else is a
+    number."""
     if kind not in "fiu":
         return CLASSIFICATION
-    distinct = 0 if scan.labels is None else len(scan.labels)
-    few = 1 <= distinct <= FEW_INTEGERS if kind in "iu" else distinct == 2
-    return CLASSIFICATION if few else REGRESSION
+    counts = scan.labels or {}
+    if len(counts) == 2 or (kind in "iu" and 1 <= len(counts) <= FEW_INTEGERS and _look_like_labels(counts)):
+        return CLASSIFICATION
+    return REGRESSION
+
+
+def _look_like_labels(counts: dict[Any, int]) -> bool:
+    """Whether whole numbers are names rather than grades, years or counts of things: names begin with 0 or 1, and
+    beyond a few of them leave none out and have rows for each; or all of them have about as many rows."""
+    mean, rarest = sum(counts.values()) / len(counts), min(counts.values())
+    if rarest >= EVEN * mean:
+        return True
+    numbered = min(counts) in (0, 1)
+    without_gaps = max(counts) - min(counts) + 1 == len(counts)
+    return numbered and (len(counts) <= FEW_LABELS or (without_gaps and rarest >= THIN * mean))
+
+
+def _refuse_numbers(scan: TargetScan) -> None:
+    """Text that was meant to be numbers or dates must not become classes without a word."""
+    import pyarrow as pa
+
+    from streamrf.data.readers.text_types import finding
+
+    labels = list(map(str, scan.labels or ()))
+    found = finding(pa.array(labels, pa.string()), 0, None) if labels else None
+    cures = {"comma": "`decimal=','` reads numbers", "order": "`dates='DMY'` (or MDY, YMD) reads dates"}
+    cure = cures.get(found.why) if found else None
+    if found and found.why == "numbers" and len(labels) > FEW_INTEGERS:
+        cure = f"`null={found.value!r}` makes gaps of such values, and numbers of the others"
+    elif not cure and len(labels) > FEW_INTEGERS and found is None and _are_numbers(labels):
+        cure = "store numbers, not text"
+    if cure:
+        example = found.value if found else labels[0]
+        raise DataError(
+            f"the targets are text such as {example!r}, {len(labels):,} different ones: {cure}; if they are classes all"
+            " the same, use `task='classification'`"
+        )
+
+
+def _are_numbers(labels: list[str]) -> bool:
+    try:
+        return bool(np.isfinite([float(each) for each in labels]).all())
+    except ValueError:
+        return False
 
 
 def _classes(scan: TargetScan) -> TargetCoding:
     if scan.labels is None:
         raise DataError(
-            f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use `task='regression'`"
+            f"more than {MAX_CLASSES} different labels, or several outputs: for numbers use `task='regression'`; where"
+            " a CSV file has them as text, `decimal`, `dates` and `null` say how they are written; an identifier is no"
+            " target"
         )
     if len(scan.labels) < 2:
         only = next(iter(scan.labels), None)

@@ -15,8 +15,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import DataError
 
 SUM_ORIGIN = -1074  # the exponent of the smallest float64
@@ -70,19 +70,19 @@ def _add_all(kernel: Callable[[np.ndarray, np.ndarray], int], limbs: np.ndarray,
     carry(limbs)
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _exponent(bits: np.int64) -> np.int64:
     return (bits >> 52) & 0x7FF
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _integer(bits: np.int64, exponent: np.int64) -> tuple[np.int64, np.int64]:
     """The value without its sign as m * 2^(position + SUM_ORIGIN), with m below 2^53."""
     normal = np.int64(exponent != 0)
     return (bits & 0xFFFFFFFFFFFFF) | (normal << 52), exponent - normal
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _deposit(limbs: np.ndarray, column: int, m: np.int64, position: np.int64, sign: np.int64) -> None:
     """Add m * 2^position, m below 2^54; or subtract it, where ``sign`` is -1 and not 0."""
     limb = position >> 5
@@ -95,7 +95,7 @@ def _deposit(limbs: np.ndarray, column: int, m: np.int64, position: np.int64, si
     limbs[column, limb + 2] += ((high >> 32) ^ sign) - sign
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_values(limbs: np.ndarray, X: np.ndarray) -> int:
     """Returns the column of the first value that is not finite, or -1."""
     for i in range(X.shape[0]):
@@ -109,9 +109,10 @@ def _add_values(limbs: np.ndarray, X: np.ndarray) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_squares(limbs: np.ndarray, X: np.ndarray) -> int:
     """As ``_add_values``, with m^2 in up to three products; integers and float32 have short mantissas and need one."""
+    plus = np.int64(0)  # a variable: a plain 0 would have ``_deposit`` compiled once more
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
             bits = np.float64(X[i, j]).view(np.int64)
@@ -121,14 +122,14 @@ def _add_squares(limbs: np.ndarray, X: np.ndarray) -> int:
             m, position = _integer(bits, exponent)
             high = m >> 26
             low = m & 0x3FFFFFF
-            _deposit(limbs, j, high * high, 2 * position + 52, 0)
+            _deposit(limbs, j, high * high, 2 * position + 52, plus)
             if low != 0:
-                _deposit(limbs, j, 2 * high * low, 2 * position + 26, 0)
-                _deposit(limbs, j, low * low, 2 * position, 0)
+                _deposit(limbs, j, 2 * high * low, 2 * position + 26, plus)
+                _deposit(limbs, j, low * low, 2 * position, plus)
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def carry(limbs: np.ndarray) -> None:
     """Bring each row of limbs (d, L) to its normal form; needed after adding or subtracting limbs."""
     for row in range(limbs.shape[0]):

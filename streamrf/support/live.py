@@ -48,6 +48,8 @@ class PlainReporter(Reporter):
             f"plan: {plan.solver}, {plan.passes} pass{'es' if plan.passes > 1 else ''} over the data, projected memory"
             f" {format_bytes(plan.projected)} of a budget of {format_bytes(plan.budget)}"
         )
+        if plan.others:  # there was a choice
+            self._say(f"solver: {plan.solver}; {plan.why}")
 
     def tried(self, trial: Any) -> None:
         self._trials += 1

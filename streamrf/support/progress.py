@@ -78,6 +78,19 @@ class Interrupted(StreamRFError, KeyboardInterrupt):
 
 
 @contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """SIGTERM is a Ctrl-C: batch systems send it some time before they kill, and what is done by then can be kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def deferred_interrupts() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C or SIGTERM sets, so that a pass can stop where its sums are whole.
 

@@ -166,6 +166,65 @@ def dot_bytes(builder: ir.IRBuilder, unsigned: ir.Value, signed: ir.Value) -> ir
     )
 
 
+VNNI_FOURS = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}  # the latter is AVX-VNNI's too
+VNNI_PAIRS = {16: "llvm.x86.avx512.vpdpwssd.512", 8: "llvm.x86.avx512.vpdpwssd.256"}
+ARM_DOT, ARM_BYTES = "llvm.aarch64.neon.sdot.v4i32.v16i8", 16
+
+
+def dots_are_signed() -> bool:
+    """Whether both sides of ``dot_fours`` are int8: SDOT of ARM. Those of x86 take one side as uint8."""
+    return "dotprod" in host_features()
+
+
+def has_vnni() -> bool:
+    """Whether instructions of x86 multiply integers and add them to int32 lanes, in vectors of this length."""
+    wide, narrow = {"avx512vnni"}, {"avx512vnni", "avx512vl"}
+    features = host_features()
+    return wide <= features if lanes() == 16 else narrow <= features or "avxvnni" in features
+
+
+def has_dots() -> bool:
+    """Whether one instruction multiplies four bytes a lane and adds them to an int32: VNNI, or SDOT of ARM."""
+    return dots_are_signed() or has_vnni()
+
+
+def _vnni(builder: ir.IRBuilder, names: dict[int, str], total: ir.Value, *args: ir.Value) -> ir.Value:
+    kind = ir.FunctionType(total.type, [total.type] * 3)
+    words = [builder.bitcast(each, total.type) for each in args]
+    return builder.call(builder.module.declare_intrinsic(names[total.type.count], fnty=kind), [total, *words])
+
+
+def add_dot_pairs(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """``total`` and what ``dot_pairs`` gives: one instruction with VNNI."""
+    if has_vnni():
+        return _vnni(builder, VNNI_PAIRS, total, a, b)
+    return builder.add(total, dot_pairs(builder, a, b))
+
+
+def dot_fours(builder: ir.IRBuilder, total: ir.Value, other: ir.Value, mine: ir.Value) -> ir.Value:
+    """Per 32-bit lane, ``total + a0*b0 + a1*b1 + a2*b2 + a3*b3`` of four bytes of ``other`` (unsigned, or signed where
+    ``dots_are_signed``) and four int8 of ``mine``."""
+    if not has_dots():
+        return emulated_dot_fours(builder, total, other, mine, signed=False)
+    if not dots_are_signed():
+        return _vnni(builder, VNNI_FOURS, total, other, mine)
+    lane, bytes_ = ir.VectorType(I32, ARM_BYTES // 4), ir.VectorType(I8, ARM_BYTES)
+    instruction = builder.module.declare_intrinsic(ARM_DOT, fnty=ir.FunctionType(lane, [lane, bytes_, bytes_]))
+    halves = [[half_of(builder, each, part) for each in (total, other, mine)] for part in range(2)]
+    low, high = (builder.call(instruction, half) for half in halves)
+    return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, ARM_BYTES // 2), list(range(8))))
+
+
+def emulated_dot_fours(
+    builder: ir.IRBuilder, total: ir.Value, other: ir.Value, mine: ir.Value, *, signed: bool
+) -> ir.Value:
+    """What the instruction computes, step by step."""
+    wide = ir.VectorType(I32, other.type.count)
+    raised = builder.sext(other, wide) if signed else builder.zext(other, wide)
+    pairs = _add_pairs(builder, raised, builder.sext(mine, wide))
+    return builder.add(total, _add_pairs(builder, pairs, constant(1, pairs.type)))
+
+
 def _instruction(
     builder: ir.IRBuilder, names: dict[int, str], element: ir.Type, a: ir.Value, b: ir.Value
 ) -> ir.Value | None:

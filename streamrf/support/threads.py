@@ -50,8 +50,9 @@ class Threads:
             pass
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """The results of ``work`` for every item, in order."""
-        return map(work, items) if self._pool is None else self._pool.map(work, items)
+        """The results of ``work`` for every item, in order. One item alone is done here."""
+        items = list(items)
+        return map(work, items) if self._pool is None or len(items) < 2 else self._pool.map(work, items)
 
     @contextmanager
     def blas(self) -> Iterator[None]:
@@ -61,7 +62,7 @@ class Threads:
 
     def blas_for(self, size: int) -> AbstractContextManager[None]:
         """Every thread for a large matrix; one for a small one, where threads would mostly wait."""
-        return self.blas() if size >= LARGE else nullcontext()
+        return self.blas() if size >= LARGE and self.count > 1 else nullcontext()
 
     def close(self) -> None:
         if self._pool is not None:

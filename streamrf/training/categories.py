@@ -17,32 +17,41 @@ from streamrf.features.targets import TargetCoding
 from streamrf.solvers.plan import Plan
 from streamrf.statistics.holdout import FitRows
 from streamrf.statistics.levels import LevelSums
+from streamrf.statistics.targets import Weighting
 from streamrf.support.progress import Reporter
 
+BEYOND = 0.03  # share of the variance of a target that values of a number explain beyond a line
 SAME = 1e-9  # share of the variance of a target that a category determines
+FEW_SORTED = 500  # rows that are looked at before all are sorted
 FEWEST_ROWS, FEWEST_OTHERS = 100, 10  # of a sample, and of those that have not the commonest target
 
 
 def learn_levels(
-    source: Source, coding: TargetCoding, split: Split, plan: Plan, engine: Engine, reporter: Reporter
-) -> Source:
+    source: Source, coding: TargetCoding, weighting: Weighting, split: Split, plan: Plan, engine: Engine,
+    reporter: Reporter,
+) -> Source:  # fmt: skip
     """The source with its categories coded by the target, each row by the folds that it is not in.
 
-    Only rows that are fitted enter the sums, none of those that choose or judge.
+    Only rows that are fitted enter the sums, none of those that choose or judge. Numbers keep the means of their values
+    where these say more than a line.
     """
     columns = source.columns
     assert columns is not None
-    inputs = _inputs(columns)
-    places = [column.places + 2 for column in columns.by_target]
-    statistic = LevelSums(coding, tuple(inputs), tuple(places))
+    places, values = zip(*((column.places + 2, column.values) for column in columns.by_target), strict=True)
+    statistic = LevelSums(coding, tuple(_inputs(columns)), places, values, weighting)
     sizes = {"span_rows": plan.span_rows, "span_bytes": plan.span_bytes}
     job = Pass.start(FitRows(statistic, split), source.recoded(columns.plain()), nan="drop", **sizes)
     reporter.started("target by level", source.n_rows, 0)
     state = engine.run(job, showing(reporter))
     reporter.finished()
-    tables, left = iter(statistic.tables(state)), statistic.unexplained(state)
-    _warn([column.name for column, share in zip(columns.by_target, left, strict=True) if share < SAME], reporter)
-    known = [replace(c, table=next(tables)) if c in columns.by_target else c for c in columns.columns]
+    left = zip(columns.by_target, statistic.unexplained(state), strict=True)
+    _warn([column.name for column, share in left if share < SAME and column.kind == TARGET], reporter)
+    learned = zip(columns.by_target, statistic.tables(state), statistic.beyond_lines(state), strict=True)
+    coded = {
+        column.name: replace(column, table=table) if column.kind == TARGET or gain > BEYOND else column.plain()
+        for column, table, gain in learned
+    }
+    known = [coded.get(column.name, column) for column in columns.columns]
     members = source.members()
     starts = accumulate((member.n_rows for member in members), initial=0)
     shards = tuple((member.fingerprint(), start) for member, start in zip(members, starts, strict=False))
@@ -77,15 +86,19 @@ def _by_column(X: np.ndarray, source: Source) -> Iterator[tuple[str, np.ndarray]
 
 def determines(X: np.ndarray, target: np.ndarray) -> bool:
     """Whether equal inputs always have equal targets, in an order that goes with a number, or in few groups."""
-    if X.shape[1] == 1:
-        order = np.lexsort((target, X[:, 0]))
-        x, y = X[order, 0], target[order]
-        steps = np.diff(y)
-        return bool((steps[np.diff(x) == 0] == 0).all() and ((steps >= 0).all() or (steps <= 0).all()))
+    if X.shape[1] == 1:  # what holds for all rows holds for some: those few tell nearly always
+        x = X[:, 0]
+        return _in_order(x[:FEW_SORTED], target[:FEW_SORTED]) and _in_order(x, target)
     group = X @ np.arange(1.0, X.shape[1] + 1)
     order = np.argsort(group, kind="stable")
     same = np.diff(group[order]) == 0
     return bool((np.diff(target[order])[same] == 0).all() and same.sum() > len(target) / 2)
+
+
+def _in_order(x: np.ndarray, target: np.ndarray) -> bool:
+    order = np.lexsort((target, x))
+    steps = np.diff(target[order])
+    return bool((steps[np.diff(x[order]) == 0] == 0).all() and ((steps >= 0).all() or (steps <= 0).all()))
 
 
 def _warn(names: list[str], reporter: Reporter) -> None:
@@ -102,7 +115,7 @@ def _inputs(columns: Columns) -> list[int]:
     plain = columns.plain().columns
     starts = accumulate((column.width for column in plain), initial=0)
     return [
-        start for column, start in zip(columns.columns, starts, strict=False) if column in columns.by_target
+        start for column, start in zip(columns.columns, starts, strict=False) if column.by_target
     ]  # fmt: skip
 
 

@@ -12,9 +12,20 @@ import numpy as np
 from streamrf.data.keyed import Keyed
 from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
-from streamrf.data.split import NONE_HELD, NUMBER, ORDER, OTHER_STREAM, Split, hash_rows, key_for
+from streamrf.data.split import (
+    NONE_HELD,
+    NUMBER,
+    ORDER,
+    OTHER_STREAM,
+    Split,
+    different_rows,
+    hash_rows,
+    key_for,
+    merge_copies,
+)
 from streamrf.engines.base import Engine, Pass, showing
 from streamrf.features.base import FeatureMap
+from streamrf.features.blend import BlendMap, Member
 from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.features.pipeline import Pipeline, build_map
@@ -22,28 +33,35 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scaling import Scaling
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
+from streamrf.features.trees.map import TreesMap
 from streamrf.models.model import UntrainedModel
-from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
+from streamrf.recipe import ANY, AUTO, BINNING, BLEND, LANDMARKS, NONE, TREES, Recipe
+from streamrf.solvers.boosting import loss_of
 from streamrf.solvers.passes import scan_targets
-from streamrf.solvers.plan import Plan
+from streamrf.solvers.plan import FEW_ROWS, Plan
 from streamrf.statistics.base import S, Statistic
 from streamrf.statistics.holdout import FitRows
+from streamrf.statistics.losses import check_task
 from streamrf.statistics.moments import Moments
 from streamrf.statistics.targets import ScanTargets, TargetScan, Weighting, row_weights, settle_targets
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
-from streamrf.support.units import format_bytes
 from streamrf.training.categories import learn_levels, warn_of_targets
-from streamrf.training.pilot.binning import BinningPilot, best_of_both, build_binning
+from streamrf.training.pilot.binning import BinningPilot, build_binning
+from streamrf.training.pilot.blend import binned_recipe, blended, smooth_recipe, together
 from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, with_names
 from streamrf.training.pilot.defaults import defaults
 from streamrf.training.pilot.fourier import PilotRun
+from streamrf.training.pilot.kernel import KernelPilot
 from streamrf.training.pilot.log import TrialLog
-from streamrf.training.plan import compares, replan
-from streamrf.training.sanity import LINEAR, fit_linear
+from streamrf.training.pilot.room import room_for
+from streamrf.training.pilot.trees import trees_choice, tried_trees
+from streamrf.training.plan import replan, scarce_grids
+from streamrf.training.sanity import LINEAR, fit_linear, linear_scaling
 
+DIRECT = "cholesky"  # what solves the landmarks of a blend
 FEWEST_ROWS = 8  # of a sample that can be split in two and still say anything
 
 
@@ -62,6 +80,7 @@ class Preparation:
     metadata: dict[str, Any] = field(default_factory=dict)
     weighting: Weighting = field(default_factory=Weighting)  # once targets are scanned
     split: Split = NONE_HELD  # once it is settled
+    weighing: int = 0  # rows of a positive weight, once they are counted
 
     def run(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """``classes`` are all there will ever be, as people write them: other data may have more than this source."""
@@ -69,7 +88,9 @@ class Preparation:
         coding = settle_targets(scan, self.recipe.task, self._target_kind, self.recipe.nan)
         self.reporter.note(coding.describe())
         _check_threshold(self.recipe, coding)
+        check_task(self.recipe.loss, coding)
         self._make_room_for(coding)
+        self.weighing = scan.weighing
         drawn = self._drawn()
         self._split(drawn)
         coding = coding.narrowed(self._fitted(drawn).targets)
@@ -82,31 +103,50 @@ class Preparation:
         choice = self._choose(sample, coding)
         self._replan(choice.recipe, coding)
         self.metadata = {**choice.metadata(), "split": self.split.to_json(), **self.weighting.to_json()}
-        scaling = self._scaling(choice.recipe, sample)
+        own = NONE if choice.members else choice.recipe.scaling  # members of a blend have their own
+        scaling = self._scaling(choice.recipe.with_(scaling=own), sample)
         map = self._map(choice, scaling, sample, coding)
-        self.metadata[LINEAR] = fit_linear(sample, scaling, coding)
+        self.metadata[LINEAR] = fit_linear(sample, linear_scaling(scaling, map), coding)
         recipe = choice.recipe.with_(solver=self.plan.solver)
         columns = None if source.columns is None else source.columns.at(None)
-        pipeline = Pipeline(columns, scaling, map, coding, source.feature_names, source.target_names)
+        names = source.feature_names, source.target_names
+        pipeline = Pipeline(columns, scaling, map, coding, *names, unrounded=map.can_serve_unrounded)
         asked = self.recipe.to_json()  # with its autos: what a strict forget runs again
         return UntrainedModel(recipe, pipeline, {**self.metadata, "asked": asked})
 
     def _drawn(self) -> Block:
         source = self.source
-        rows = sample_rows(source.n_rows, source.n_features * source.x_dtype.itemsize, self.recipe)
+        rows = sample_rows(self.weighing, source.n_features * source.x_dtype.itemsize, self.recipe)
         return draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
 
     def _split(self, sample: Block) -> None:
         """Settle which rows choose and which judge."""
-        split = self.plan.sizes.split
         key = self.source.holdout_key or key_for(sample)
-        self.split = replace(split, key=key if split.holds else NUMBER, folds=self.plan.folds)
+        self._count(sample, key)
+        split = self.plan.sizes.split
+        counted = self.plan.sizes.counting_rows
+        self.split = replace(split, key=key if split.holds else NUMBER, folds=self.plan.folds, counted=counted)
         if split.holds and isinstance(self.source, Keyed) and key == ORDER:
             self.split, held = self.source.bounds(self.split)
             if held > self.plan.sizes.held_out:
                 self.plan = self.agreed(replan(self.plan, held=held))
         if split.holds and self.split.key == NUMBER:
             self.reporter.note("most rows have copies: which rows are held out is decided by their numbers")
+
+    def _count(self, sample: Block, key: str) -> None:
+        """Plan again by the rows that count, of which copies are one, if they make a difference."""
+        counted = different_rows(sample) if self._is_whole(sample) and key != NUMBER else self.weighing
+        if counted == self.plan.sizes.counting_rows:
+            return
+        plan = replan(self.plan, recipe=self.recipe, counted=counted)
+        if (plan.sizes.split, plan.folds, plan.solver) != (self.plan.sizes.split, self.plan.folds, self.plan.solver):
+            self.plan = self.agreed(plan)
+        else:
+            self.plan = replace(self.plan, sizes=plan.sizes)
+
+    def _is_whole(self, sample: Block) -> bool:
+        """Whether the sample has every row that weighs something."""
+        return len(sample) >= self.weighing
 
     def _fitted(self, sample: Block) -> Block:
         """The rows of a sample that settings are chosen on: none that choose or judge later."""
@@ -149,13 +189,16 @@ class Preparation:
 
     def _weighed(self, sample: Block, coding: TargetCoding) -> Block:
         """With all that rows count for: their own weights times those of their classes; none where all are equal."""
-        weights = row_weights(sample, coding, self.weighting.class_weights)
+        sample = replace(sample, weights=row_weights(sample, coding, self.weighting.class_weights))
+        if len(sample) < FEW_ROWS:
+            sample = self._side_by_side(merge_copies(sample, coding.values(sample.targets)))
+        weights = sample.weights
         differ = weights is not None and bool((weights != weights[0]).any())
         return replace(sample, weights=weights if differ else None)
 
     def _code_by_target(self, coding: TargetCoding) -> None:
         """Learn the categories that are coded by the target; several classes make more inputs."""
-        source = learn_levels(self.source, coding, self.split, self.plan, self.engine, self.reporter)
+        source = learn_levels(self.source, coding, self.weighting, self.split, self.plan, self.engine, self.reporter)
         if source.n_features != self.source.n_features:
             self.plan = self.agreed(replan(self.plan, source=source))
         self.source = source
@@ -170,9 +213,9 @@ class Preparation:
     def _replan(self, recipe: Recipe, coding: TargetCoding) -> None:
         """Plan again where the pilot chose random binning, or features so small that they may be kept."""
         known = {"outputs": coding.outputs, "classes": bool(coding.classes)}
-        if recipe.map == BINNING != self.recipe.map:
+        if recipe.map != self.recipe.map and recipe.map in (BINNING, BLEND, LANDMARKS, TREES):
             self.plan = self.agreed(replan(self.plan, recipe=recipe.with_(pilot=NONE), **known))
-        elif recipe.map != BINNING and self.recipe.bits == AUTO and not self.plan.keeps_features:
+        elif recipe.map not in (BINNING, TREES) and self.recipe.bits == AUTO and not self.plan.keeps_features:
             if "features kept" not in self.plan.parts:
                 return
             smaller = replan(self.plan, recipe=recipe.with_(solver=self.plan.solver), **known)
@@ -183,42 +226,63 @@ class Preparation:
         recipe = self.recipe.with_(task=coding.task)
         if len(sample) < FEWEST_ROWS:
             recipe = recipe.with_(pilot=NONE, metric=NONE)
-        if recipe.map == ANY and not compares(self.source, recipe):
+        if recipe.map == ANY and self.plan.sizes.recipe.map != BLEND:
             recipe = recipe.as_fourier()
-        if recipe.map in (ANY, BINNING):
-            return self._choose_map(sample, coding, recipe)
+        if recipe.map in (ANY, BLEND):
+            return self._choose_maps(sample, coding, recipe)
+        if recipe.map == TREES:
+            return trees_choice(recipe, self.source.columns)
+        if recipe.pilot != NONE and recipe.map in (BINNING, LANDMARKS):
+            pilot = BinningPilot if recipe.map == BINNING else KernelPilot
+            recipe = recipe.with_(solver=self.plan.solver)  # which may not take every precision
+            return self._named(pilot(sample, coding, recipe, self.threads, **self._how).choose())
+        if recipe.map == BINNING:
+            return BinningPilot(sample, coding, recipe, self.threads, **self._how).defaults()
         return self._choose_fourier(sample, coding, recipe)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        sizes = self.plan.sizes
+        room = room_for(sizes, self.recipe)
+        return {"reporter": self.reporter, "rows": sizes.counting_rows, "log": self.log, "room": room}
 
     def _choose_fourier(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Choice:
         searched = recipe.pilot != NONE
         recipe = recipe if searched else defaults(recipe, sample.X, sample.weights)
-        if not searched and recipe.metric == NONE:
+        if not searched and recipe.metric in (AUTO, NONE):
             return Choice(recipe)
-        run = PilotRun(
-            sample, coding, recipe, self.threads, reporter=self.reporter, rows=self.source.n_rows, log=self.log
-        )
-        choice = run.choose() if searched else run.choose_metric()
-        if run.learning:
-            told = with_names(run.learning, self.source.feature_names, choice.recipe.scaling)
-            choice.notes["learning"] = {"metric": told}
+        if recipe.map == LANDMARKS:  # all is given but the metric, and the width that goes with it
+            recipe = recipe.with_(length_scale=self.recipe.length_scale)
+            return self._named(KernelPilot(sample, coding, recipe, self.threads, **self._how).choose())
+        if recipe.solver == AUTO:  # the choice of a precision depends on it
+            recipe = recipe.with_(solver=self.plan.solver)
+        how = {name: value for name, value in self._how.items() if name != "room"}
+        run = PilotRun(sample, coding, recipe, self.threads, **how)
+        return self._named(run.choose() if searched else run.choose_metric())
+
+    def _named(self, choice: Choice) -> Choice:
+        """With the names of columns in what was learned of a metric."""
+        told = choice.notes.get("learning", {}).get("metric")
+        if told:
+            told = with_names(told, self.source.feature_names, choice.recipe.scaling)
+            choice = replace(choice, notes={**choice.notes, "learning": {"metric": told}})
         return choice
 
-    def _choose_map(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Choice:
-        """Random binning, or the better of it and Fourier features where either will do."""
-        reporter = self.reporter
-        how: dict[str, Any] = {"reporter": reporter, "rows": self.source.n_rows, "log": self.log}
-        binning = BinningPilot(sample, coding, recipe, self.threads, **how)
-        if recipe.map == BINNING:
-            return binning.defaults() if recipe.pilot == NONE else binning.choose()
-        fourier = PilotRun(sample, coding, recipe.as_fourier(), self.threads, **how)
-        plan = replan(self.plan, recipe=binning.recipe, outputs=coding.outputs, classes=bool(coding.classes))
-        if plan.fits:
-            return best_of_both(fourier, binning, reporter)
-        reporter.note(
-            f"random binning is not compared: it would need {format_bytes(plan.projected)}, the budget is"
-            f" {format_bytes(plan.budget)}"
-        )
-        return fourier.choose()
+    def _choose_maps(self, sample: Block, coding: TargetCoding, recipe: Recipe) -> Choice:
+        """Landmarks, random binning and trees together, without those that are far behind."""
+        D = self.plan.sizes.recipe.D  # what time and memory allow
+        grids = recipe.grids or scarce_grids(self.plan.sizes)
+        smooth, bins = smooth_recipe(recipe.with_(D=D)), binned_recipe(recipe.with_(grids=grids))
+        binning = BinningPilot(sample, coding, bins, self.threads, **self._how)
+        trees = trees_choice(bins, self.source.columns)
+        if recipe.pilot == NONE:
+            first = self._choose_fourier(sample, coding, smooth.with_(solver=DIRECT))
+            return together((first, binning.defaults(), trees))
+        sized = recipe.map == ANY
+        kernel = KernelPilot(sample, coding, smooth, self.threads, **self._how, sized=sized)
+        chosen = self._named(kernel.choose())
+        trees, tried = tried_trees(trees, self.source.columns, sample, coding, self.threads, self.log)
+        return blended(chosen, binning, trees, tried, recipe, self.reporter)
 
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
         if recipe.scaling != "minmax":
@@ -227,10 +291,23 @@ class Preparation:
         known = moments if moments.rows else None  # a handful of rows may all be held out
         return fit_scaling("minmax", sample.X, sample.weights, moments=known)
 
+    def _blend(self, choice: Choice, sample: Block, coding: TargetCoding) -> FeatureMap:
+        members = []
+        for each in choice.members:
+            scaling = self._scaling(each.recipe, sample)
+            members.append(Member(scaling, self._map(each, scaling, sample, coding)))
+        return BlendMap(tuple(members), coding.outputs)
+
     def _map(self, choice: Choice, scaling: Scaling, sample: Block, coding: TargetCoding) -> FeatureMap:
         recipe = choice.recipe
+        if choice.members:
+            return self._blend(choice, sample, coding)
+        if recipe.map == TREES:
+            X, loss = scaling.transform(sample.X, np.float32), loss_of(bool(coding.classes))
+            return TreesMap.ungrown(X, loss, choice.hidden, coding.values(sample.targets), sample.weights)
         if recipe.map == BINNING:
-            binning, facts = build_binning(choice, scaling, sample.X, self.threads)
+            rows = copies(sample.weights, len(sample), len(sample))
+            binning, facts = build_binning(choice, scaling, sample.X[rows], self.threads)
             self.metadata["binning"]["sample"] = facts
             return binning
         kernel, start = make_kernel(recipe.kernel, length_scale=recipe.length_scale), time.monotonic()

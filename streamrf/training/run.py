@@ -14,10 +14,21 @@ from streamrf.data.source import Block, Source, check_reading
 from streamrf.data.split import Split
 from streamrf.data.stored import in_brief
 from streamrf.engines.base import Engine
+from streamrf.engines.current import engine_for
 from streamrf.engines.local import LocalEngine
 from streamrf.features.kernels import make_kernel
 from streamrf.models.model import Model, UntrainedModel
-from streamrf.recipe import AUTO, BINNING, NONE, Recipe
+from streamrf.recipe import (
+    AUTO,
+    BINNING,
+    BINNING_ONLY,
+    BLEND,
+    FOURIER_ONLY,
+    NONE,
+    NOT_OF_TREES,
+    TREES,
+    Recipe,
+)
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.binning import on_workers
 from streamrf.solvers.cholesky import Cholesky
@@ -41,13 +52,12 @@ from streamrf.training.prepare import Preparation
 from streamrf.training.sanity import LINEAR, advice, judge_linear
 
 FROM_DATA = (DataError, InputError, NumericalError, ClusterError, ExistsError, Interrupted)  # not a checkpoint's fault
-FOURIER_ONLY = ("D", "bits", "form")  # settings that random binning does not have
 
 
 @dataclass
 class Settings:
     """How a run is carried out; none of it changes a bit of the result, but for ``memory``, which decides how large a
-    sample preconditions an iterative solver, and whether that is what ``auto`` stands for.
+    sample preconditions an iterative solver, and whether that is what ``auto`` stands for, as does ``keep_sums``.
 
     Parameters
     ----------
@@ -61,12 +71,14 @@ class Settings:
         Seconds between two saves.
     order : callable or None, default=None
         Order of the spans of a pass, for tests.
-    engine : Engine or None, default=None
-        Where the summing happens; this process by default.
+    engine : Engine, distributed.Client or None, default=None
+        Where the summing happens: this process by default, for dask collections the current client.
     clear : bool, default=True
         Whether success removes the checkpoint.
     keeps : Path or None, default=None
         Where the sums will be written, which must have room for them.
+    keep_sums : bool, default=True
+        Whether the model is to be updated later, or to forget: where it is not, ``auto`` takes the fastest solver.
     """
 
     threads: int | None = None
@@ -77,6 +89,10 @@ class Settings:
     engine: Engine | None = None  # where the summing happens; this process by default
     clear: bool = True  # whether success removes the checkpoint; the command line does so once the model is written
     keeps: Path | None = None  # where the sums will be written, which must have room for them
+    keep_sums: bool = True  # or ``auto`` takes the fastest solver
+
+    def __post_init__(self) -> None:
+        self.engine = engine_for(self.engine)
 
     @property
     def budget(self) -> int | None:
@@ -134,8 +150,7 @@ class Training:
             plan, untrained = self._prepared(self._agreed(plan))
             self.seconds["pilot"] = time.monotonic() - start
         self.reporter.settled(chosen(untrained.recipe))
-        passes = self._passes(untrained, plan, saved)
-        fitted = solver_of(untrained.recipe)(self._run(untrained, plan, passes)).fit()
+        untrained, fitted, passes = self._solved(untrained, plan, saved)
         self.seconds["total"] = time.monotonic() - start
         metadata = _merged(untrained.metadata, fitted.metadata) | self._facts(fitted, passes, plan)
         metadata = self._checked(metadata, untrained, fitted.judges)
@@ -170,6 +185,22 @@ class Training:
         prepared = self._prepared(self._agreed(self._plan()), classes)[1]
         prepared.metadata.pop(LINEAR, None)
         return prepared
+
+    def fit_again(self, untrained: UntrainedModel) -> Model:
+        """Weights from this source, with everything else fixed: no pilot, and nothing is saved."""
+        plan = self._agreed(self._resumed_plan(self._plan(), untrained, None))
+        untrained, fitted, passes = self._solved(untrained, plan, None)
+        return untrained.trained(fitted.weights, fitted.calibration, passes.ledger(), fitted.metadata)
+
+    def _solved(
+        self, untrained: UntrainedModel, plan: Plan, saved: SavedPass | None
+    ) -> tuple[UntrainedModel, Fitted, Passes]:
+        """Weights, the passes that led to them, and the model with what is known of its map only then."""
+        passes = self._passes(untrained, plan, saved)
+        fitted = solver_of(untrained.recipe)(self._run(untrained, plan, passes)).fit()
+        if fitted.pipeline is not None:
+            untrained = replace(untrained, pipeline=fitted.pipeline)
+        return untrained, fitted, passes
 
     def accumulate(
         self, untrained: UntrainedModel, rows: RowSet | None = None
@@ -212,26 +243,27 @@ class Training:
         return Passes(
             self.source, untrained, self.engine, self.reporter, saving,
             sizes={"span_rows": plan.span_rows, "span_bytes": plan.span_bytes}, saved=saved, skipped=self.skipped,
+            is_only=plan.passes == 1,
         )  # fmt: skip
 
     def _plan(self) -> Plan:
         return plan_run(
             self.source, self.recipe, outputs=max(self.source.n_outputs, 1), threads=self.threads.count,
-            budget=self.settings.budget, local=self.settings.engine is None,
+            budget=self.settings.budget, local=self.settings.engine is None, keeps_sums=self.settings.keep_sums,
         )  # fmt: skip
 
     def _resumed_plan(self, asked: Plan, untrained: UntrainedModel, sample: int | None) -> Plan:
         """The plan of a run that is resumed: with what it was begun with, whatever would be chosen now."""
         recipe, coding = untrained.recipe.with_(pilot=NONE, metric=NONE), untrained.coding
         known = {"outputs": coding.outputs, "classes": bool(coding.classes), "sample": sample}
-        known["folds"] = untrained.metadata.get("split", {}).get("folds")
+        known |= {name: untrained.metadata.get("split", {}).get(name) for name in ("folds", "counted")}
         plan = replan(asked, recipe=recipe, **known)
         return replace(plan, why=f"the run was begun with {plan.solver}") if self.recipe.solver == AUTO else plan
 
     def _agreed(self, plan: Plan) -> Plan:
         """The plan, shown and found to fit."""
         self.reporter.planned(plan)
-        plan = replace(plan, workers=self.engine.needs(plan.reserved, plan.bytes))
+        plan = replace(plan, workers=self.engine.needs(plan.bytes))
         if plan.workers:
             self.reporter.note(plan.workers.describe())
         plan.check()
@@ -322,7 +354,11 @@ def chosen(recipe: Recipe) -> dict[str, Any]:
 
 def idle(recipe: Recipe) -> tuple[str, ...]:
     """Settings that mean nothing for the map of a recipe."""
-    return FOURIER_ONLY if recipe.map == BINNING else ("grids", "table_bits")
+    if recipe.map == BLEND:
+        return ()
+    if recipe.map == TREES:
+        return NOT_OF_TREES
+    return FOURIER_ONLY if recipe.map == BINNING else BINNING_ONLY
 
 
 def train(

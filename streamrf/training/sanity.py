@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from streamrf.data.source import Block
+from streamrf.features.base import FeatureMap
+from streamrf.features.blend import BlendMap
 from streamrf.features.pipeline import Pipeline
 from streamrf.features.scaling import Scaling
 from streamrf.features.targets import TargetCoding
-from streamrf.recipe import Recipe
+from streamrf.recipe import ANY, BLEND, LANDMARKS, Recipe
+from streamrf.solvers.cholesky import FEW_FEATURES
 from streamrf.solvers.judging import as_read
 from streamrf.statistics.metrics import Unit
 from streamrf.statistics.scores import Predictor, Scores, Weights
@@ -28,9 +31,15 @@ RIDGES = tuple(10.0**e for e in range(-10, 3))  # times the mean variance of an 
 LINEAR = "linear"  # in the metadata of what a checkpoint keeps
 CLEARLY = 0.02  # worse by a smaller share is not worth a word
 USED_UP = 0.9  # of the features
+MORE_ROWS = "Train on more rows, or evaluate it on others."
 
 
 # -- plain linear ridge
+
+
+def linear_scaling(scaling: Scaling, map: FeatureMap) -> Scaling:
+    """Of the inputs of the linear ridge: the model's, or that of a blend's first member."""
+    return map.members[0].scaling if isinstance(map, BlendMap) else scaling
 
 
 def fit_linear(sample: Block, scaling: Scaling, coding: TargetCoding) -> dict[str, Any] | None:
@@ -96,7 +105,7 @@ class LinearPredictor(Predictor):
     """Scores are linear in the scaled inputs."""
 
     def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
-        scaled = self.pipeline.scaling.transform(X, np.dtype(np.float64))
+        scaled = linear_scaling(self.pipeline.scaling, self.pipeline.map).transform(X, np.dtype(np.float64))
         return scaled @ self.weights.coefficients + self.weights.intercept
 
 
@@ -122,24 +131,54 @@ def _figure(found: dict[str, Any]) -> str:
 def advice(metadata: dict[str, Any], recipe: Recipe) -> list[str]:
     """What a user should know before trusting the model: one sentence for each thing, and what to do about it."""
     holdout = metadata.get("holdout")
-    said = [*metadata.get("warnings", ()), *_dimension(metadata, recipe)]
+    said = [*_judges(holdout, recipe)]
+    if _has_features(metadata):
+        said = [*metadata.get("warnings", ()), *_dimension(metadata, recipe), *said]
     if holdout and recipe.loss != "quantile":  # whose aim is another
-        said += [*_baseline(holdout), *_linear(holdout, recipe)]
+        said += [*_baseline(holdout, recipe), *_linear(holdout, recipe)]
     return said
 
 
-def _baseline(holdout: dict[str, Any]) -> list[str]:
+def _has_features(metadata: dict[str, Any]) -> bool:
+    """Whether the model has what pilots and lambda were about: a blend may have left its landmarks out."""
+    members = metadata.get("members")
+    return members is None or any(each["map"] == LANDMARKS for each in members)
+
+
+def _judges(holdout: dict[str, Any] | None, recipe: Recipe) -> list[str]:
+    """Where rows that judge are too few for an interval, or there are none although nobody asked for that."""
+    if holdout is None:
+        return (
+            [] if recipe.holdout == 0 else [f"No row judges the model: its error on new rows is unknown. {MORE_ROWS}"]
+        )
+    if holdout.get("interval", True):
+        return []
+    rows = holdout["rows"]
+    few = "Only one row judges" if rows == 1 else f"Only {rows} rows judge"
+    return [f"{few} the model: its error on new rows may be quite another. {MORE_ROWS}"]
+
+
+def _baseline(holdout: dict[str, Any], recipe: Recipe) -> list[str]:
     name, baseline = _figure(holdout), holdout["baseline"]
     high = _interval(holdout, name)[1]
-    if high < baseline[name] or baseline[name] == 0:
+    if high < baseline[name] or baseline[name] == 0 or _knows_something(holdout, recipe):
         return []
-    if name == "error" and holdout["log_loss"] < (1 - CLEARLY) * baseline["log_loss"]:
-        return []  # a rare class: no label changes, but the probabilities know something
     always = "the mean" if name == "rmse" else repr(baseline["class"])
     return [
         f"The model is no better than the baseline: {name} {holdout[name]:.4g} on rows held out (perhaps {high:.4g}),"
         f" and always predicting {always} has {baseline[name]:.4g}. Check the inputs, or find more rows."
     ]
+
+
+def _knows_something(holdout: dict[str, Any], recipe: Recipe) -> bool:
+    """Whether another figure is clearly better than without inputs. Of numbers the share of the variance that is
+    explained, which compares row by row. Of a rare class no label may change, but probabilities know something; and
+    where classes are to count alike, many labels of the common one do."""
+    if "error" not in holdout:
+        return _interval(holdout, "r2")[0] > 0 if "interval" in holdout and "r2" in holdout else False
+    if recipe.class_weight is not None:
+        return bool(holdout["balanced_accuracy"] > (1 + CLEARLY) / len(holdout["by_class"]))
+    return bool(holdout["log_loss"] < (1 - CLEARLY) * holdout["baseline"]["log_loss"])
 
 
 def _linear(holdout: dict[str, Any], recipe: Recipe) -> list[str]:
@@ -153,12 +192,17 @@ def _linear(holdout: dict[str, Any], recipe: Recipe) -> list[str]:
 
 
 def _dimension(metadata: dict[str, Any], recipe: Recipe) -> list[str]:
-    rank = metadata.get("effective_dimension")
-    if rank is None or recipe.D is None or rank < USED_UP * recipe.D:
+    rank, D = metadata.get("effective_dimension"), recipe.D
+    if rank is None or D is None or rank < USED_UP * D:
         return []
+    cure = "Raise `D`"
+    if recipe.map == BLEND or metadata.get("asked", {}).get("map") == ANY:  # whose number of features nobody chose
+        if FEW_FEATURES * metadata["rows"] < D:  # a kernel that goes through every point, and there are no more
+            return []
+        cure = f"Set `map` to {recipe.map} and `D` to more than {D:,}"
     return [
-        f"The features are used up: the effective dimension is {rank:.0f} of {recipe.D:,} features. Raise `D` for a"
-        " smaller error."
+        f"The features are used up: the effective dimension is {rank:.0f} of {D:,} features."
+        f" {cure} for a smaller error."
     ]
 
 

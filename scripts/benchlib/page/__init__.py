@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchlib.page import compared, grown, honesty, papers, scaled
+from benchlib.page import campaigns, compared, flat, forms, grown, honesty, papers, scaled
 from benchlib.page.words import machine_lines
 from benchlib.places import PAGE, PICTURES, RESULTS, SCALING
 from benchlib.results import read
@@ -16,11 +16,17 @@ SECTIONS = {  # heading of each, the result it is made of, and what makes its li
     "Li et al., Tables 2 and 3": ("tables23", papers.tables23),
     "Peers": ("peers", compared.peers),
     "More rows than memory": ("memory", compared.memory),
+    "Larger than the machine": ("larger", flat.larger),
     "Error against time": ("curve", compared.curve),
     "Limits of the machine": ("limits", grown.limits),
     "Growth": ("growth", grown.growth),
     "Reported and fresh": ("honest", honesty.problems),
     "Reported and test": ("honest-tables", honesty.tables),
+    "Things that go wrong": ("faults", campaigns.faulty_runs),
+    "Files changed at random": ("fuzz", campaigns.changed_files),
+    "Tables in several forms": ("forms", forms.several),
+    "Categories of many levels": ("zips", forms.levels),
+    "CSV larger than memory": ("csv", forms.text),
 }
 HEAD = """# Benchmarks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from benchlib import larger
+from benchlib import memory as benchmark
 from benchlib.against import ENTRANTS, LEFT_OUT, TASKS
 from benchlib.contest import TITLES
 from benchlib.curve import points
@@ -151,7 +151,7 @@ def memory(found: Found) -> list[str]:
         f"{about['rounds']} rounds for trees; each contestant reads in the way its documentation has for large",
         "data. Searches ran without the limit.",
         "", "![Peak memory](pictures/benchmarks-memory.png)", "",
-        *table(heads, rows, left=2), "", *_survivors(mine, done), *_missing(mine, larger.ENTRANTS),
+        *table(heads, rows, left=2), "", *_survivors(mine, done), *_missing(mine, benchmark.ENTRANTS),
     ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from benchlib.against import TASKS
 from benchlib.curve import points
 from benchlib.growth import AXES, NAMES
+from benchlib.page.flat import draw as draw_larger
 from benchlib.page.grown import best_of, numbered
 from benchlib.page.scaled import draw as draw_scaling
 from benchlib.page.words import called as in_words
@@ -166,5 +167,6 @@ PICTURES: dict[str, Callable[[Any, Found], Any]] = {
     "curve": curve,
     "limits": limits,
     "growth": growth,
+    "larger": lambda plt, found: draw_larger(plt, found["larger"]["cells"]),
     "scaling": lambda plt, found: draw_scaling(plt, found["scaling"]["cells"]),
 }

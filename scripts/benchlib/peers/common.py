@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 
 SAMPLE = 20_000
 Tries = Iterator[tuple[float, dict[str, Any]]]  # errors on a hold-out, and the settings that gave them
@@ -29,6 +28,8 @@ class Job:
     curve: list[tuple[str, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        import zarr  # not every peer reads it
+
         self.X, self.y = (zarr.open_group(str(self.train), mode="r")[name] for name in "Xy")
         self.rows, self.inputs = self.X.shape
         self.outputs = self.classes if self.classes > 2 else 1
@@ -72,6 +73,8 @@ def search(tries: Callable[[Job], Tries]) -> Callable[[Job], dict[str, Any]]:
 
 
 def blocks(path: Path, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    import zarr
+
     X, y = (zarr.open_group(str(path), mode="r")[name] for name in "Xy")
     for start in range(0, X.shape[0], X.chunks[0]):  # each chunk is decoded once, however small the blocks are
         here = slice(start, start + X.chunks[0])

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from streamrf.data.columns.column import BOOL as BOOL
 from streamrf.data.columns.column import DATE, KINDS, MAX_LEVELS, NUMBER, ONEHOT, ORDINAL, TARGET, Column
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 JSON: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 CATEGORIES = ("auto", "onehot", "target", "ordinal", "error")
 MISSING = ("auto", "median", "error")
@@ -140,8 +141,20 @@ class Columns:
 
     @property
     def by_target(self) -> tuple[Column, ...]:
-        """Categories that are coded by the target."""
-        return tuple(column for column in self.columns if column.kind == TARGET)
+        """Columns that are coded by the target: categories of many levels, and numbers of few values."""
+        return tuple(column for column in self.columns if column.by_target)
+
+    def made_of_target(self, *, categories: bool) -> tuple[int, ...]:
+        """Features that are means of the target over the values of a number, or codes of categories that are."""
+        found: list[int] = []
+        place = 0
+        for column in self.columns:
+            if categories and column.kind == TARGET:
+                found += range(place, place + column.width - column.flag)
+            elif not categories and column.values:
+                found.append(place + 1)
+            place += column.width
+        return tuple(found)
 
     @property
     def knows_rows(self) -> bool:
@@ -170,6 +183,9 @@ class Columns:
         words = {NUMBER: "numbers", DATE: "dates", ONEHOT: "one-hot categories",
                  ORDINAL: "ordinal categories", TARGET: "categories by the target"}  # fmt: skip
         parts = [f"{kinds[kind]} {words[kind]}" for kind in KINDS if kinds[kind]]
+        means = sum(bool(column.values) for column in self.columns)
+        if means:
+            parts.append(f"{means} numbers by the target too")
         flags = sum(column.flag for column in self.columns)
         if flags:
             parts.append(f"{flags} flags for missing values")
@@ -220,6 +236,11 @@ class RawTable(ABC):
     @abstractmethod
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Batches of these columns, a few megabytes each."""
+
+    def spread(self, names: list[str], work: Callable[[Iterable[pa.RecordBatch], int], T]) -> list[T] | None:
+        """``work(batches, number of the first row)`` of every part of the table, done where the parts are; None for a
+        table that is read here."""
+        return None
 
     def has_gaps(self, name: str) -> bool:
         """Whether the table knows, without being read, that values of a column are missing."""

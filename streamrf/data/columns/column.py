@@ -29,7 +29,9 @@ class Column:
     the same levels were stored makes no other coding, so it does not count in a comparison.
 
     A category coded by the target has its levels' sums in ``table`` once they are learned. Too many levels to list are
-    hashed into ``buckets``. ``parts`` are the circles of a date: each is a sine and a cosine.
+    hashed into ``buckets``. ``parts`` are the circles of a date: each is a sine and a cosine. ``values`` are those of a
+    number that has few: the mean of the target for each of them stands beside the number, where it says more than a
+    line does (an hour of the day, the number of an occupation).
     """
 
     name: str
@@ -41,6 +43,7 @@ class Column:
     buckets: int = 0
     table: LevelTable | None = None
     parts: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
 
     @property
     def is_category(self) -> bool:
@@ -49,12 +52,17 @@ class Column:
     @property
     def places(self) -> int:
         """Levels or buckets; an unknown one has the place after the last, and a missing one that after it."""
-        return self.buckets or len(self.levels)
+        return self.buckets or len(self.levels) or len(self.values)
+
+    @property
+    def by_target(self) -> bool:
+        """Whether some of its features are means of the target."""
+        return self.kind == TARGET or bool(self.values)
 
     def plain(self) -> Column:
-        """A category coded by the target as the places of its levels instead; any other column as it is."""
+        """Without what is learned of the target: a number alone, and of a category coded by it the places of levels."""
         if self.kind != TARGET:
-            return self
+            return replace(self, values=(), table=None) if self.values else self
         fill = None if self.fill is None else float(self.places + 1)
         return replace(self, kind=ORDINAL, table=None, fill=fill)
 
@@ -70,6 +78,8 @@ class Column:
             names = tuple(f"{self.name}={level}" for level in self.levels)
         elif self.kind == TARGET:
             names = tuple(f"{self.name} {each}" for each in (*(self.table.names if self.table else ("mean",)), "rows"))
+        elif self.values:
+            names = (self.name, f"{self.name} {self.table.names[0] if self.table else 'mean'}")
         elif self.parts:
             names = (self.name, *(f"{self.name} {part} {wave}" for part in self.parts for wave in ("sin", "cos")))
         return (*names, f"{self.name} is missing") if self.flag else names
@@ -89,7 +99,7 @@ class Column:
         """What ``to_json`` described; anything that cannot be that is a FileFormatError."""
         if not isinstance(entry, Mapping) or set(entry) - {each.name for each in fields(cls)}:
             raise FileFormatError(f"damaged coding of columns: {str(entry)[:80]} describes none")
-        lists, table = {name: entry.get(name, []) for name in ("levels", "parts")}, entry.get("table")
+        lists, table = {name: entry.get(name, []) for name in ("levels", "parts", "values")}, entry.get("table")
         if not all(isinstance(values, list) for values in lists.values()):
             raise FileFormatError(f"damaged coding of columns: {str(entry)[:80]} has no list of levels")
         given = {"name": "", "kind": "", **entry, **{name: tuple(values) for name, values in lists.items()}}
@@ -101,7 +111,7 @@ class Column:
 
 def _is_sound(column: Column) -> bool:
     named = isinstance(column.name, str) and column.name != "" and column.kind in KINDS
-    return named and _has_levels(column) and _has_parts(column) and _is_filled(column)
+    return named and _has_levels(column) and _has_parts(column) and _has_values(column) and _is_filled(column)
 
 
 def _has_levels(column: Column) -> bool:
@@ -114,13 +124,21 @@ def _has_levels(column: Column) -> bool:
     texts = all(isinstance(level, str) for level in column.levels)
     stored = column.of is None or (column.is_category and column.of in RAW)
     ordered = texts and list(column.levels) == sorted(set(column.levels))
-    table = column.table is None or (column.kind == TARGET and column.table.places == column.places + 2)
+    table = column.table is None or (column.by_target and column.table.places == column.places + 2)
     return levelled and few and ordered and stored and table and (hashed or not buckets)
 
 
 def _has_parts(column: Column) -> bool:
     known = all(isinstance(part, str) and part in PERIODS for part in column.parts)
     return known and len(set(column.parts)) == len(column.parts) and (column.kind == DATE or not column.parts)
+
+
+def _has_values(column: Column) -> bool:
+    numbers = all(type(value) is float and math.isfinite(value) for value in column.values)
+    if not numbers or list(column.values) != sorted(set(column.values)) or len(column.values) > MAX_LEVELS:
+        return False
+    alone = column.kind == NUMBER and column.fill is not None
+    return not column.values or (alone and (column.table is None or len(column.table.names) == 1))
 
 
 def _is_filled(column: Column) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamrf.data.columns import BOOL, DATE, FLOAT, INT, NUMBER, ONEHOT, PERIODS, TARGET, Column, Columns
-from streamrf.data.columns.levels import FOLDS, fold_of
+from streamrf.data.columns.levels import FOLDS, fold_of, place_among
 from streamrf.data.locations import no_such
 from streamrf.support.errors import DataError
 
@@ -66,9 +66,9 @@ class Encoder:
             elif column.is_category:
                 self._write_category(column, values, part)
             else:
-                _write_number(column, values, part)
+                _write_number(column, values, part, folds)
             if column.kind != TARGET:
-                plain.append(part)
+                plain.append(np.delete(part, 1, axis=1) if column.values else part)
             place += column.width
         return np.concatenate(plain, axis=1) if self.columns.knows_rows else None
 
@@ -122,7 +122,7 @@ def _write_onehot(codes: np.ndarray, out: np.ndarray) -> None:
     out[rows, codes[rows]] = 1
 
 
-def _write_number(column: Column, values: pa.Array, out: np.ndarray) -> None:
+def _write_number(column: Column, values: pa.Array, out: np.ndarray, folds: np.ndarray | None) -> None:
     numbers = as_numbers(values)
     if column.fill is not None and numbers.dtype.kind == "f":
         missing = ~np.isfinite(numbers)
@@ -134,6 +134,9 @@ def _write_number(column: Column, values: pa.Array, out: np.ndarray) -> None:
     out[:, 0] = numbers
     for place, part in enumerate(column.parts):
         out[:, 1 + 2 * place : 3 + 2 * place] = circle(numbers, PERIODS[part])
+    if column.values:
+        found = place_among(column.values, out[:, 0])
+        out[:, 1] = 0 if column.table is None else column.table.codes[FOLDS if folds is None else folds, found, 0]
 
 
 def circle(days: np.ndarray, period: float) -> np.ndarray:
@@ -184,7 +187,18 @@ def as_numbers(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
         values = values.cast(pa.uint8())
     elif pa.types.is_decimal(values.type) or pa.types.is_null(values.type):
         values = values.cast(pa.float64())
-    return values.to_numpy(zero_copy_only=False)
+    return _numbers(values)
+
+
+def _numbers(values: pa.Array) -> np.ndarray:
+    """As arrow's ``to_numpy``, which loads pandas where that is installed: 45 MB, and half a second."""
+    kind = np.dtype(values.type.to_pandas_dtype())
+    if values.null_count:
+        kind = kind if kind.kind == "f" else np.dtype(np.float64)
+        values = values.cast(pa.from_numpy_dtype(kind), safe=False).fill_null(np.nan)
+    if not len(values):
+        return np.empty(0, kind)
+    return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * kind.itemsize)
 
 
 def as_texts(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
@@ -198,10 +212,10 @@ def as_days(values: pa.Array) -> np.ndarray:
     """Days as float64: of a time stamp since 1970 (in UTC), of a time of day since midnight."""
     kind = values.type
     if pa.types.is_date32(kind):
-        return values.cast(pa.int32()).to_numpy(zero_copy_only=False).astype(np.float64)
+        return _numbers(values.cast(pa.int32())).astype(np.float64)
     unit = "ms" if pa.types.is_date64(kind) else kind.unit
     stored = pa.int32() if pa.types.is_time32(kind) else pa.int64()
-    ticks = values.cast(stored).to_numpy(zero_copy_only=False).astype(np.float64)
+    ticks = _numbers(values.cast(stored)).astype(np.float64)
     return ticks / (_PER_SECOND[unit] * SECONDS_PER_DAY)
 
 
@@ -272,4 +286,7 @@ def hash_texts(texts: pa.Array) -> np.ndarray:
 
 
 def _plain(values: pa.Array, otherwise: int | bool) -> np.ndarray:
-    return values.fill_null(otherwise).to_numpy(zero_copy_only=False)
+    filled = values.fill_null(otherwise)
+    if pa.types.is_boolean(filled.type):
+        return _numbers(filled.cast(pa.uint8())).view(bool)
+    return _numbers(filled)

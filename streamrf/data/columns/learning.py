@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
 
-from streamrf.data.columns import DATE, MAX_FEATURES, NUMBER, Choice, Columns, Handling, RawTable, names_of
+from streamrf.data.columns import DATE, MAX_FEATURES, NUMBER, TARGET, Choice, Columns, Handling, RawTable, names_of
 from streamrf.data.columns.encoding import is_text, role_of
 from streamrf.data.columns.scanning import LevelScan, NumberScan, Sampler, Scan
 from streamrf.data.locations import listed, no_such
 from streamrf.support.errors import DataError, InputError
 
 TEXT = np.dtype("U")  # strings of any width
-_PANDAS_INDEX = "__index_level_"
+_INDEX = ("__index_level_", "__null_dask_index__")  # columns that pandas and dask add to their files
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def feature_names(known: Sequence[str], where: str, choice: Choice, targets: lis
     if absent and choice.need_targets is not False:  # rows to predict need not have what training left out
         raise no_such("column", absent[0], known, where, " (to exclude)")
     rest = {*excluded, *targets, *names_of(choice.target if choice.target is not None else choice.y)}
-    return [name for name in known if name not in rest and not name.startswith(_PANDAS_INDEX)]
+    return [name for name in known if name not in rest and not name.startswith(_INDEX)]
 
 
 def _asked_features(known: Sequence[str], where: str, asked: list[str], targets: list[str]) -> list[str]:
@@ -114,6 +115,8 @@ def target_types(schema: pa.Schema, names: Iterable[str], where: str) -> dict[st
     types: dict[str, np.dtype] = {}
     for name in names:
         dtype = numpy_type(schema.field(name).type)
+        if pa.types.is_null(schema.field(name).type):
+            raise DataError(f"target column '{name}' of {where} has no values: name another column with `target`")
         if dtype is None or pa.types.is_temporal(schema.field(name).type):
             raise DataError(
                 f"target column '{name}' of {where} is of type {schema.field(name).type},"
@@ -180,6 +183,8 @@ def learn_columns(
     if infinite:
         say(f"infinite values count as missing: {', '.join(f'{n:,} in {name!r}' for name, n in infinite.items())}")
     kept = tuple(column for column in found.values() if column is not None)
+    if not any(column.kind == TARGET for column in kept):  # no pass over the targets is made for numbers alone
+        kept = tuple(column.plain() for column in kept)
     columns = Columns(kept, _dtype(table.schema, roles), handling, tuple(left_out.items()))
     columns.check_unique()
     if columns.width > MAX_FEATURES:
@@ -191,16 +196,36 @@ def learn_columns(
 
 def _read(table: RawTable, scans: dict[str, Scan], progress: Callable[[int], None], rows: int | None) -> None:
     done, read = 0, [name for name, scan in scans.items() if scan.reads]
+    if not read:
+        return
     n_rows = table.n_rows if rows is None else min(rows, table.n_rows or rows)
     sample = Sampler(n_rows, sum(isinstance(scans[name], NumberScan) for name in read))
-    for batch in table.batches(read) if read else ():
-        kept = sample.rows(done, len(batch))
-        for name in read:
-            scans[name].update(batch.column(name), kept)
+    work = partial(_scanned, scans={name: scans[name] for name in read}, sample=sample)
+    parts = None if rows is not None else table.spread(read, work)
+    for part in parts or ():
+        for name, scan in part.items():
+            scans[name].add(scan)
+    for batch in table.batches(read) if parts is None else ():
+        _scan(batch, done, scans, sample)
         done += len(batch)
         progress(done)
         if rows is not None and done >= rows:
             break
+
+
+def _scan(batch: pa.RecordBatch, start: int, scans: dict[str, Scan], sample: Sampler) -> None:
+    kept = sample.rows(start, len(batch))
+    for name in batch.schema.names:
+        scans[name].update(batch.column(name), kept)
+
+
+def _scanned(batches: Iterable[pa.RecordBatch], start: int, scans: dict[str, Scan], sample: Sampler) -> dict[str, Scan]:
+    """What new scans find in some rows."""
+    scans = deepcopy(scans)
+    for batch in batches:
+        _scan(batch, start, scans, sample)
+        start += len(batch)
+    return scans
 
 
 def _leave_out(table: RawTable, left_out: dict[str, str], asked: Collection[str], every: bool, say: Say) -> None:

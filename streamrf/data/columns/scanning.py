@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from streamrf.data.columns import (
     DATE,
     FEW_LEVELS,
     LISTED_LEVELS,
+    NUMBER,
     ONEHOT,
     ORDINAL,
     PERIODS,
@@ -34,6 +35,7 @@ from streamrf.support.errors import DataError
 SAMPLE_ROWS = 200_000
 SAMPLE_BYTES = 64 << 20
 BUCKETS = 1 << 17  # of levels that are too many to list
+FEW_VALUES = 100  # of a number that may be a code, or go round
 IDENTIFIER = 0.9  # of the values are different
 FEWEST_ROWS = 2  # of a level that is listed for its target: one row can say nothing about itself
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -72,6 +74,10 @@ class Scan(ABC):
         """See some values; ``kept`` of them count for medians."""
 
     @abstractmethod
+    def add(self, other: Self) -> None:
+        """See what another scan has seen of other rows."""
+
+    @abstractmethod
     def column(self) -> Column | None:
         """The coding, or None where ``why`` says why there is none."""
 
@@ -85,6 +91,7 @@ class NumberScan(Scan):
         self.reads = fills or kind == DATE
         self.infinite = 0
         self._kept: list[np.ndarray] = []
+        self._values: pa.Array | None = _in_arrow(np.empty(0))  # None once there are many
 
     def update(self, values: pa.Array, kept: Kept) -> None:
         numbers = as_numbers(values).astype(np.float64, copy=False)
@@ -94,6 +101,16 @@ class NumberScan(Scan):
             self.missing += gone
             self.infinite += int(np.isinf(numbers).sum())
         self._kept.append(numbers[kept][known[kept]])
+        if self._values is not None and self.kind == NUMBER:
+            seen = pa.chunked_array([self._values, _in_arrow(numbers[known])])
+            self._values = pc.unique(seen)
+            if len(self._values) > FEW_VALUES:
+                self._values = None
+
+    def add(self, other: Self) -> None:
+        self.missing += other.missing
+        self.infinite += other.infinite
+        self._kept += other._kept
 
     def column(self) -> Column | None:
         if not self.reads:
@@ -105,7 +122,19 @@ class NumberScan(Scan):
         parts = _circles(known, self._stored) if self.kind == DATE else ()
         if not self._fills:
             return Column(self.name, self.kind, parts=parts)
-        return Column(self.name, self.kind, fill=float(np.median(known)), flag=self.missing > 0, parts=parts)
+        fill = float(np.median(known))
+        return Column(self.name, self.kind, fill=fill, flag=self.missing > 0, parts=parts, values=self._few())
+
+    def _few(self) -> tuple[float, ...]:
+        """The values of a number that has few: of two, a line says all."""
+        if self._values is None or self.kind != NUMBER or len(self._values) < 3:
+            return ()
+        return tuple(sorted(self._values.to_pylist()))
+
+
+def _in_arrow(numbers: np.ndarray) -> pa.Array:
+    """As ``pa.array`` of float64, which loads pandas where that is installed."""
+    return pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _circles(days: np.ndarray, stored: pa.DataType) -> tuple[str, ...]:
@@ -122,7 +151,7 @@ class LevelScan(Scan):
 
     def __init__(self, name: str, table: RawTable, handling: Handling, *, asked: bool) -> None:
         super().__init__(name)
-        self._table, self._handling, self._asked = table, handling, asked
+        self._where, self._origin, self._handling, self._asked = table.location, table.origin(name), handling, asked
         self._of = raw_type(table.schema.field(name).type)
         self._counts: Counter[str] = Counter()
         self._many: DistinctCount | None = None
@@ -141,6 +170,18 @@ class LevelScan(Scan):
         if len(self._counts) > self._most:
             self._give_up_listing()
 
+    def add(self, other: Self) -> None:
+        self._rows += other._rows
+        self.missing += other.missing
+        self._counts += other._counts
+        if self._many is not None:
+            self._many.update(pa.array(list(self._counts), pa.string()))
+            self._counts.clear()
+        elif len(self._counts) > self._most or other._many is not None:
+            self._give_up_listing()
+        if self._many is not None and other._many is not None:
+            np.maximum(self._many.ranks, other._many.ranks, out=self._many.ranks)
+
     @property
     def _most(self) -> int:
         return LISTED_LEVELS if self._handling.categories in ("auto", "target") else self._handling.limit
@@ -154,20 +195,20 @@ class LevelScan(Scan):
 
     def _too_many(self) -> DataError:
         return DataError(
-            f"column '{self.name}' of {self._table.location} is not numeric, and as a category it has"
+            f"column '{self.name}' of {self._where} is not numeric, and as a category it has"
             f" {len(self._counts):,} different values in its first {self._rows:,} rows, where {self._most:,} are"
-            f" allowed{self._table.origin(self.name)}: leave it out with `exclude={[self.name]}`, or allow more"
+            f" allowed{self._origin}: leave it out with `exclude={[self.name]}`, or allow more"
             " with `max_levels`"
         )
 
     def column(self) -> Column | None:
-        distinct = len(self._counts) if self._many is None else self._many.estimate()
         values = self._rows - self.missing
+        distinct = len(self._counts) if self._many is None else min(self._many.estimate(), values)
         if not distinct:
             self.why = "has no values"
         elif self._is_identifier(distinct, values):
             about = f"{distinct:,}" if self._many is None else f"about {distinct:,}"
-            self.why = f"is an identifier: {about} different values in {values:,} rows{self._table.origin(self.name)}"
+            self.why = f"is an identifier: {about} different values in {values:,} rows{self._origin}"
         if self.why:
             return None
         kind = self._kind(distinct)

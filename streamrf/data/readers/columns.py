@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +27,7 @@ TEXT_BYTES = 128  # a guess at a label as a Python string, for memory only
 ALL = "all"  # instead of names of columns to keep
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20  # decoded at a time; more is hardly faster
+WIDE_BATCH_ROWS, WIDE_BATCH_BYTES = 8192, 32 << 20  # unless columns are so many that each has few values in a batch
 PIECE_BYTES = 32 << 20  # of a block that is part of a row group
 
 
@@ -123,6 +124,16 @@ class ColumnSource(RowReader):
         """By column, how many values were read that the coding does not know."""
         return Counter() if self._encoder is None else self._encoder.unknown
 
+    def note_unknown_levels(self, counts: Mapping[str, int]) -> None:
+        self.unknown_levels.update(counts)
+
+    def fingerprint(self) -> str:
+        before = Counter(self.unknown_levels)
+        found = super().fingerprint()
+        self.unknown_levels.clear()  # the first and last rows were looked at, which does not count
+        self.unknown_levels.update(before)
+        return found
+
     def chunks(self) -> tuple[Span, ...]:
         """Row groups, or parts of them: a block is as large as what rows become, which may be many times as wide."""
         return self._chunks
@@ -197,7 +208,8 @@ class ColumnSource(RowReader):
 
     @property
     def _batch_rows(self) -> int:
-        return rows_of(BATCH_BYTES, self._decoded_row_bytes)
+        row = self._decoded_row_bytes
+        return max(rows_of(BATCH_BYTES, row), min(WIDE_BATCH_ROWS, rows_of(WIDE_BATCH_BYTES, row)))
 
     @cached_property
     def _stored_bytes(self) -> dict[RowGroup, int]:

@@ -6,6 +6,7 @@ import codecs
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import IO, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from streamrf.data.readers.text_types import (
     joined,
     kind_of,
     parsed,
+    reading_of,
 )
 from streamrf.support.errors import DataError, InputError
 
@@ -84,7 +86,8 @@ class CsvBatches(TextReader):
             for name, kind in found.items():
                 before, known = kinds.get(name), joined(kinds.get(name, kind), kind)
                 if known.type == TEXT and (before is None or before.type != TEXT):
-                    self._note(name, finding(table.column(name).combine_chunks(), lines.first, before))
+                    order = spelling.order(name)
+                    self._note(name, finding(table.column(name).combine_chunks(), lines.first, before, order))
                 kinds[name] = known
             rows += len(table)
             progress(rows)
@@ -126,7 +129,7 @@ class CsvBatches(TextReader):
         return self._findings[name].half_sentence() if name in self._findings else ""
 
     def notes(self) -> list[str]:
-        found = [each.sentence(name) for name, each in self._findings.items()]
+        found = [each.sentence(name, self._reading.spelling) for name, each in self._findings.items()]
         if INDEX in self.schema.names:
             found.append("the first column has no name: it is taken as row numbers, and left out")
         return found
@@ -254,7 +257,10 @@ class CsvParser:
     def __init__(self, dialect: Dialect, where: str, reading: CsvReading) -> None:
         self.dialect, self._where, self._decimal = dialect, where, reading.spelling.decimal
         self._nulls = list(reading.nulls)
-        self._null_set = pa.array(self._nulls, TEXT)
+
+    @cached_property
+    def _null_set(self) -> pa.Array:
+        return pa.array(self._nulls, TEXT)  # late: arrow loads pandas for it, where that is installed
 
     def texts(self, lines: Lines, names: Sequence[str] | None = None) -> pa.Table:
         """Columns as text, trimmed, nulls as such."""
@@ -316,9 +322,10 @@ class CsvParser:
         fits = [[parsed(text, each, self._decimal) is not None for each in kinds] for text in texts]
         place = min(range(len(fits)), key=lambda i: (any(fits[i]), fits[i][0]))
         wanted = "a time such as 2024-05-31 or 2024-05-31T12:00" if pa.types.is_temporal(kind.type) else "a number"
+        value = values[place].as_py()
         return Unfit(
-            f"{values[place].as_py()!r} in column '{kind.name}' of {self._where}, line {lines.first + place:,}, is not"
-            f" {wanted}: fix it"
+            f"{value!r} in column '{kind.name}' of {self._where}, line {lines.first + place:,}, is not {wanted}:"
+            f" {reading_of(value) or 'fix it'}"
         )
 
     def _read(self, lines: Lines, names: list[str]) -> pa.Table:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamrf.support.errors import DataError, InputError
@@ -24,12 +26,13 @@ class Dialect:
 
 
 def find_dialect(sample: str, where: str, delimiter: str | None = None, header: bool | None = None) -> Dialect:
-    """Found from the first lines: the delimiter that cuts them alike; a first line without a number holds names."""
+    """Found from the first lines: the delimiter that cuts them alike, and whether the first line holds names."""
     chosen = _delimiter(delimiter) if delimiter else max(DELIMITERS, key=lambda each: _score(sample, each))
-    fields = [field.strip() for field in next(csv.reader(io.StringIO(sample), delimiter=chosen), [])]
+    lines = [[field.strip() for field in line] for line in csv.reader(io.StringIO(sample), delimiter=chosen)]
+    fields = lines[0] if lines else []
     if not any(fields):
         raise DataError(f"{where} begins with an empty line: it must hold names or values")
-    named = not any(map(_is_number, fields)) if header is None else header
+    named = _holds_names(fields, lines[1:]) if header is None else header
     if not named:
         return Dialect(chosen, tuple(f"c{i}" for i in range(len(fields))), False)
     names = [name or (f"column {i + 1}" if i else INDEX) for i, name in enumerate(fields)]
@@ -56,9 +59,25 @@ def _delimiter(text: str) -> str:
     return found
 
 
+def _holds_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether no field is a number; or some are, as years may be names, but more are words above columns of numbers. So
+    does 0, 1, 2, ..., as data frames number their columns."""
+    numbers = sum(map(_is_number, first))
+    if not numbers or (len(first) > 2 and list(first) == [str(number) for number in range(len(first))]):
+        return True
+    whole = [line for line in others if len(line) == len(first)]
+    below = [[value for value in column if value] for column in zip(*whole, strict=True)]
+    words = sum(
+        any(letter.isalpha() for letter in field) and bool(column) and all(map(_is_number, column))
+        for field, column in zip(first, below, strict=False)
+        if not _is_number(field)
+    )
+    return words > numbers
+
+
 def _is_number(field: str) -> bool:
+    """With a decimal point or comma; the words for infinity and NaN may be names too."""
     try:
-        float(field)
+        return math.isfinite(float(field.replace(",", ".", 1)))
     except ValueError:
         return False
-    return True

@@ -24,7 +24,7 @@ from streamrf.data.readers.base import (
     line_blocks,
     silent,
 )
-from streamrf.data.readers.text_types import TEXT, joined
+from streamrf.data.readers.text_types import TEXT, TIME, UTC, cast_text, joined
 from streamrf.support.errors import DataError
 
 _STORED_AS = {INT: pa.int64(), FLOAT: pa.float64(), BOOL: pa.bool_()}  # what a category was made of
@@ -35,7 +35,7 @@ _CHANGED = re.compile(r"Column\(/(.+?)\) (?:changed from|was specified)")
 class JsonLinesBatches(TextReader):
     """One file of JSON lines. Opening it reads it once, unless its schema is given."""
 
-    format, endings, compressed, version = "jsonl", (".jsonl", ".ndjson"), True, 1
+    format, endings, compressed, version = "jsonl", (".jsonl", ".ndjson"), True, 2
 
     def __init__(
         self,
@@ -160,11 +160,24 @@ def restated(lines: Lines, names: Sequence[str], where: str) -> Lines:
 def _read(lines: Lines, schema: pa.Schema, others: str) -> pa.Table:
     if not lines.text.strip():
         return schema.empty_table()
-    return pa.json.read_json(
+    table = pa.json.read_json(
         io.BytesIO(lines.text),
         pa.json.ReadOptions(use_threads=False, block_size=max(1024, 2 * len(lines.text))),
         pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
     )
+    return _with_times(table, schema.names) if others == "infer" else table
+
+
+def _with_times(table: pa.Table, given: Sequence[str]) -> pa.Table:
+    """With time stamps that have a fraction of a second, which pyarrow leaves as text; not in ``given`` columns."""
+    for number, kind in enumerate(table.schema):
+        values = table.column(number)
+        if kind.type != TEXT or kind.name in given or values.null_count == len(values):
+            continue
+        times = next((found for each in (TIME, UTC) if (found := cast_text(values, each)) is not None), None)
+        if times is not None:
+            table = table.set_column(number, pa.field(kind.name, TIME), times.cast(TIME))
+    return table
 
 
 def _broken(error: Exception, lines: Lines, where: str) -> DataError:

@@ -1,9 +1,8 @@
-"""Arrays of this process: in numpy, or in a library that hands out slices of rows (dask, zarr, HDF5, scipy sparse)."""
+"""Arrays of this process: in numpy, or in a library that hands out slices of rows (zarr, HDF5, scipy sparse)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -19,7 +18,7 @@ class SlicedSource(RowReader):
     location = "arrays read in slices"
 
     def __init__(self, X: Array, y: Array = None, *, feature_names: Sequence[str] | None = None) -> None:
-        self._X, self._y = _sized(X), None if y is None else _sized(y)
+        self._X, self._y = X, y
         set_arrays(self, self._X, self._y)
         if feature_names is not None and len(feature_names) != self.n_features:
             raise InputError(f"there are {len(feature_names)} feature names for {self.n_features} columns of X")
@@ -92,19 +91,8 @@ class CountingSource(ArraySource):
 
 
 def is_sliced(X: object) -> bool:
-    """Whether X is an array or a table of a library that keeps it in chunks."""
-    library = type(X).__module__.partition(".")[0]
-    return library in ("dask", "dask_expr", "zarr", "h5py") and hasattr(
-        X, "dtypes" if hasattr(X, "columns") else "dtype"
-    )
-
-
-def plain_array(X: Array) -> tuple[Array, Sequence[str] | None]:
-    """A dask table or series as an array, and the names of its columns; anything else as it is."""
-    if not hasattr(X, "to_dask_array"):
-        return X, None
-    names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
-    return X.to_dask_array(lengths=True), names
+    """Whether X is an array of a library that keeps it in chunks on a disk."""
+    return type(X).__module__.partition(".")[0] in ("zarr", "h5py") and hasattr(X, "dtype")
 
 
 def dense_rows(array: Array, span: Span) -> np.ndarray:
@@ -112,20 +100,11 @@ def dense_rows(array: Array, span: Span) -> np.ndarray:
     part = array[span.start : span.stop]
     if hasattr(part, "toarray"):
         return np.asarray(part.toarray())
-    return np.asarray(part.compute() if hasattr(part, "compute") else part)
-
-
-def _sized(array: Array) -> Array:
-    """A dask array whose chunks are not known yet is asked to count its rows."""
-    if hasattr(array, "compute_chunk_sizes") and np.isnan(array.shape[0]):
-        return array.compute_chunk_sizes()
-    return array
+    return np.asarray(part)
 
 
 def _chunks(array: Array, row_bytes: int) -> Sequence[Span]:
     chunks = getattr(array, "chunks", None)
     if not chunks:
         return even_spans(array.shape[0], rows_of(CHUNK_BYTES, row_bytes))
-    if isinstance(chunks[0], int):  # zarr, HDF5: all of one size
-        return even_spans(array.shape[0], chunks[0])
-    return tuple(Span(*ends) for ends in pairwise(accumulate(map(int, chunks[0]), initial=0)) if ends[0] < ends[1])
+    return even_spans(array.shape[0], chunks[0])  # all of one size

@@ -7,6 +7,7 @@ sibling: those of ``X.npy`` are ``y.npy``, those of ``X_train.npy`` are ``y_trai
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from streamrf.data.columns import Choice
-from streamrf.data.locations import explain, no_such, reading
+from streamrf.data.locations import drop_pages, explain, no_such, reading
 from streamrf.data.readers.arrays import CHUNK_BYTES, as_matrix, as_targets, rows_of, set_arrays
 from streamrf.data.readers.base import MatrixReader, Progress, RowReader, silent
 from streamrf.data.source import Rows, Span, Spec, even_spans
@@ -58,6 +59,11 @@ class NpySource(RowReader):
     def has_partial_reads(self) -> bool:
         return True
 
+    def drop_pages(self, span: Span) -> None:
+        for file in (self._X, self._y):
+            if file is not None:
+                file.drop_pages(span)
+
     def stored(self) -> dict[str, str]:
         return file_marks({each.name: each.path for each in (self._X, self._y) if each is not None})
 
@@ -73,6 +79,7 @@ class MappedFile:
         self.path, self.name = path, os.path.basename(path)
         mapped = self._map()
         self.shape, self.dtype = mapped.shape, mapped.dtype
+        self._first = getattr(mapped, "offset", 0)  # byte
 
     def _map(self) -> np.ndarray:
         mapped = self._load()
@@ -100,6 +107,10 @@ class MappedFile:
         if mapped.shape != self.shape or mapped.dtype != self.dtype:
             raise StorageError(f"{self.path} changed while it was read: from shape {self.shape} to {mapped.shape}")
         return np.array(mapped[span.start : span.stop], order="C")
+
+    def drop_pages(self, span: Span) -> None:
+        row = self.dtype.itemsize * math.prod(self.shape[1:])
+        drop_pages(self.path, self._first + span.start * row, len(span) * row)
 
 
 def features_path(location: str, x: str) -> str:

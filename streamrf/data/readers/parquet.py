@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from streamrf.data.columns import Choice
 from streamrf.data.columns.encoding import about_column
-from streamrf.data.locations import filesystem, is_url, reading
+from streamrf.data.locations import drop_pages, filesystem, is_url, reading
 from streamrf.data.parts import ENDINGS, data_files
 from streamrf.data.readers.base import BatchReader, Progress, silent
 from streamrf.data.readers.columns import ColumnSource, RowGroup
@@ -67,6 +67,9 @@ class ParquetSource(ColumnSource):
         for group in reversed(self._files.groups):
             starts[group.file] = group.rows.start
         return tuple(ParquetSource(self._paths[i], _from_row(choice, starts[i])) for i in sorted(starts))
+
+    def drop_pages(self, span: Span) -> None:
+        self._stored.drop_pages(span)
 
     def stored(self) -> dict[str, str]:
         return self._stored.stored()
@@ -173,6 +176,15 @@ class ParquetFiles:
         first = bisect_right(self._stops, span.start)
         last = bisect_left(self._starts, span.stop)
         return list(self.groups[first:last])
+
+    def drop_pages(self, span: Span) -> None:
+        """Of the row groups that end within the span; others are read on for the next one."""
+        ended = [] if self._is_remote else [group for group in self.touched(span) if group.rows.stop <= span.stop]
+        for group in ended:
+            stored = self._footers[group.file].row_group(group.group)
+            columns = [stored.column(i) for i in range(stored.num_columns)]
+            start = min(each.dictionary_page_offset or each.data_page_offset for each in columns)
+            drop_pages(self.paths[group.file], start, sum(each.total_compressed_size for each in columns))
 
     def batches(self, span: Span, names: list[str], batch_rows: int) -> Iterator[tuple[Span, pa.RecordBatch]]:
         """Decoded batches of these columns, each with the rows of the span it holds, counted from the span's start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ from streamrf.data.readers.base import BatchReader
 from streamrf.data.readers.columns import ColumnSource, RowGroup
 from streamrf.data.readers.parquet import BATCH_ROWS
 from streamrf.data.source import Block, Span, Spec, even_spans
-from streamrf.support.errors import InputError
+from streamrf.support.errors import DataError, InputError
+from streamrf.support.progress import Reporter
 
 GROUP_ROWS = 1 << 16
 
@@ -75,6 +77,26 @@ class TableSource(ColumnSource):
 
     def _format(self) -> str:
         return "table"
+
+
+def pandas_table(frame: Any, reporter: Reporter) -> pa.Table:
+    """A pandas frame as arrow, without its index; a column of objects of several types as text."""
+    names = [str(name) for name in frame.columns]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"the pandas frame has more than one column called '{twice}': names must be unique")
+    columns = {}
+    for place, name in enumerate(names):
+        values = frame.iloc[:, place]
+        try:
+            columns[name] = pa.Array.from_pandas(values)
+        except pa.ArrowNotImplementedError:
+            reporter.note(f"left out: '{name}' is of type {values.dtype}, which is neither a number nor text")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            texts = [None if missing else str(value) for value, missing in zip(values, values.isna(), strict=True)]
+            columns[name] = pa.array(texts, pa.string())
+            reporter.note(f"column '{name}' is read as text: its values are of several types")
+    return pa.table(columns)
 
 
 class TableBatches(BatchReader):

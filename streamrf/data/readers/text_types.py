@@ -6,6 +6,7 @@ two things stays text, with a finding that says why: ``01067``, ``0,123`` and ``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -69,17 +70,30 @@ class Finding(NamedTuple):
             return f" (its values are {self.why} but for {self.value!r} in line {self.line:,} and perhaps more)"
         return f" (it has values such as {self.value!r}, in line {self.line:,})"
 
-    def sentence(self, name: str) -> str:
+    def sentence(self, name: str, spelling: Spelling) -> str:
         value, line = repr(self.value), f"line {self.line:,}"
         kind = {"numbers": "a number", "dates": "a date"}.get(self.why)
         if kind:
             return f"column '{name}' is read as text: {value} in {line} is not {kind}"
         if self.why == "zeros":
             return f"column '{name}' is read as text: values such as {value} ({line}) begin with a zero"
-        fix = "`decimal=','` reads it as a number"
-        if self.why == "order":
-            fix = "`dates='DMY'` (or MDY, YMD) reads dates"
-        return f"column '{name}' is read as text, as {value} ({line}) could mean two things: {fix}"
+        order = spelling.order(name) if self.why == "order" else None
+        if order is not None:
+            fix = next((f": `dates='{name}={each}'` reads it" for each in orders_of(self.value)), "")
+            return f"column '{name}' is read as text: {value} ({line}) is no {order} date{fix}"
+        return f"column '{name}' is read as text, as {value} ({line}) could mean two things: {reading_of(self.value)}"
+
+
+def reading_of(value: str) -> str:
+    """Which option reads a value that stands for a number or a date in some countries; empty for any other."""
+    if re.search(_COMMA, value):
+        return "`decimal=','` reads it as a number"
+    return "`dates='DMY'` (or MDY, YMD) reads dates" if re.search(_DATE, value) else ""
+
+
+def orders_of(value: str) -> list[str]:
+    """In which orders of day, month and year it is a date."""
+    return [order for order in ORDERS if _dates(pa.array([value], TEXT), order) is not None]
 
 
 def parsed(values: pa.Array, kind: pa.Field, decimal: str = ".") -> pa.Array | None:
@@ -168,8 +182,9 @@ def joined(one: pa.Field, other: pa.Field) -> pa.Field:
     return pa.field(one.name, TEXT)
 
 
-def finding(values: pa.Array, line: int, before: pa.Field | None) -> Finding | None:
-    """Why these values are text, if that may surprise; ``before`` is what the blocks before them were."""
+def finding(values: pa.Array, line: int, before: pa.Field | None, order: str | None = None) -> Finding | None:
+    """Why these values are text, if that may surprise; ``before`` is what the blocks before them were, and ``order``
+    that of dates which was asked for."""
     present, numeric = values.drop_null(), pc.match_substring_regex(values, _NUMBER)
     kinds = before.type if before is not None else pa.null()
     zeros = _with_leading_zeros(values)
@@ -178,6 +193,8 @@ def finding(values: pa.Array, line: int, before: pa.Field | None) -> Finding | N
     for why, pattern in (("comma", _COMMA), ("order", _DATE)):
         fits = pc.match_substring_regex(values, pattern)
         if len(present) and _share(fits) >= _MOSTLY:
+            if why == "order" and order:
+                fits = pa.array([value is not None and order not in orders_of(value) for value in values.to_pylist()])
             return _first(values, fits, line, why)
     if (_share(numeric) >= _MOSTLY and pa.types.is_null(kinds)) or kinds in (pa.int64(), pa.float64()):
         odd = pc.or_kleene(pc.invert(numeric), zeros)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ import zarr
 from zarr.core.sync import sync
 
 from streamrf.data.columns import JSON, Choice, optional_columns
-from streamrf.data.locations import is_url, missing_package, no_such, reading
+from streamrf.data.locations import drop_pages, is_url, missing_package, no_such, reading
 from streamrf.data.readers.arrays import as_matrix, as_targets, set_arrays
 from streamrf.data.readers.base import RowReader
 from streamrf.data.source import LABEL_BYTES, Span, Spec, even_spans
@@ -119,6 +120,11 @@ class ZarrSource(RowReader):
             targets = self._y.decode_bytes(span) + self._ahead.kept_bytes(span)
         return returned + copied + self._X.decode_bytes(span) + targets
 
+    def drop_pages(self, span: Span) -> None:
+        for stored in (self._X, self._y):
+            if stored is not None and not is_url(self.location):
+                stored.drop_pages(span)
+
     def stored(self) -> dict[str, str]:
         arrays = [each.array for each in (self._X, self._y) if each is not None]
         return {name: mark for each in arrays for name, mark in folder_marks(self.location, each.path).items()}
@@ -185,6 +191,15 @@ class StoredArray:
             return 3 * bands * band_bytes
         in_flight = min(1.0, self._at_once / max(1, bands * self._column_chunks))
         return int(2 * in_flight * bands * band_bytes)
+
+    def drop_pages(self, span: Span) -> None:
+        """Of the files that end within the span; others are read again for the next one."""
+        grid: tuple[int, ...] = self.array.shards or self.array.chunks
+        rows, columns = grid[0], zip(self.array.shape[1:], grid[1:], strict=True)
+        last = self.array.shape[0] if span.stop == self.array.shape[0] else span.stop // rows * rows
+        bands = range(span.start // rows, -(-last // rows))
+        for place in product(bands, *(range(-(-n // c)) for n, c in columns)):
+            drop_pages(os.path.join(self.location, self.array.path, self.array.metadata.encode_chunk_key(place)))
 
 
 class Gap(NamedTuple):

@@ -69,13 +69,23 @@ def open_shared_writer(
     The process that opens it only prepares and commits it. It must be at a place that all of them see.
     """
     location = os.fspath(path)
-    mode, ending = REMOTE if "://" in location else SHARED, ending_of(location)
-    if ending not in endings(mode):
+    mode, ending = _shared_mode(location), ending_of(location)
+    if not is_shared(location):
         raise InputError(
             f"many workers can write at once to {', '.join(endings(SHARED))} on a disk that all of them see, or to"
             f" {', '.join(endings(REMOTE))} in an object store, not to {without_credentials(location)}"
         )
     return REGISTRY[mode, ending](location, n_rows, columns, overwrite=overwrite)
+
+
+def is_shared(path: str | os.PathLike[str]) -> bool:
+    """Whether many processes can write such an output at once."""
+    location = os.fspath(path)
+    return ending_of(location) in endings(_shared_mode(location))
+
+
+def _shared_mode(location: str) -> str:
+    return REMOTE if "://" in location else SHARED
 
 
 def open_part(spec: PartSpec, spans: Sequence[tuple[int, int]]) -> PartWriter:

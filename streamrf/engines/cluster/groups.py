@@ -3,109 +3,57 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from collections.abc import Iterable, Sequence
 
-from streamrf.data.source import Span
+from streamrf.data.source import Source, Span
 from streamrf.engines.base import Order
-from streamrf.statistics.rowset import RowSet
 
-Unit = tuple[Span, ...]  # spans that must stay together
+Group = tuple[Span, ...]  # what one worker sums or writes in one go; a unit of work is the least that a group can be
 
 
-@dataclass
-class Group:
-    """Units that one worker sums or writes in one go, and how often that took too long."""
-
-    units: tuple[Unit, ...]
-    given_up: int = 0
-
-    @cached_property
-    def spans(self) -> Unit:
-        return tuple(chain.from_iterable(self.units))
-
-    @cached_property
-    def rows(self) -> int:
-        return _rows(self.spans)
+def rows_of(group: Group) -> int:
+    return sum(map(len, group))
 
 
 class Groups:
-    """What is still to be done, and how many ``rows`` that is. A group that comes back goes out again as it was."""
+    """What is still to be done, and how many ``rows`` that is.
 
-    def __init__(self, units: Sequence[Unit], order: Order | None = None) -> None:
-        self._units: deque[Unit] = deque(units if order is None else [units[i] for i in order(len(units))])
+    Where ``fixed``, a group that comes back goes out again as it was: what two workers write must be the same file.
+    """
+
+    def __init__(self, units: Sequence[Group], order: Order | None = None, fixed: bool = False) -> None:
+        self._units = deque(units if order is None else [units[i] for i in order(len(units))])
         self._again: deque[Group] = deque()
-        self.rows = sum(map(_rows, units))
+        self._fixed = fixed
+        self.rows = sum(map(rows_of, units))
 
     def __bool__(self) -> bool:
         return bool(self._units or self._again)
 
     def take(self, rows: float) -> Group:
         """The next group: units until there are about ``rows`` rows, at least one unit."""
-        group = self._again.popleft() if self._again else Group(self._joined(rows))
-        self.rows -= group.rows
+        group = self._again.popleft() if self._again else self._joined(rows)
+        self.rows -= rows_of(group)
         return group
 
-    def _joined(self, rows: float) -> tuple[Unit, ...]:
-        units = [self._units.popleft()]
-        count = _rows(units[0])
-        while self._units and count + _rows(self._units[0]) <= rows:
-            units.append(self._units.popleft())
-            count += _rows(units[-1])
-        return tuple(units)
+    def _joined(self, rows: float) -> Group:
+        group = list(self._units.popleft())
+        rows -= rows_of(tuple(group))
+        while self._units and (more := rows_of(self._units[0])) <= rows:
+            group += self._units.popleft()
+            rows -= more
+        return tuple(group)
 
-    def put_back(self, group: Group) -> None:
-        self.rows += group.rows
-        if group.given_up and len(group.units) > 1:  # others share what was too much for one
-            self._units.extend(group.units)
-        else:
-            self._again.append(group)
-
-
-def _rows(spans: Sequence[Span]) -> int:
-    return sum(map(len, spans))
+    def put_back(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            if self._fixed:
+                self._again.append(group)
+            else:
+                self._units.extendleft((span,) for span in reversed(group))
+            self.rows += rows_of(group)
 
 
-def row_set(groups: Iterable[Group]) -> RowSet:
-    """The rows of these groups; a row that is in two of them is refused."""
-    return RowSet(span for group in groups for span in group.spans)
-
-
-class Pace:
-    """How fast a typical worker is, and from that how many rows the next group has.
-
-    A group takes about ``seconds``, but never more than half of a worker's share of what is left: so groups shrink
-    towards the end, and all workers finish together. They do not shrink below what keeps the driver free for all the
-    others, if a share has that much.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._rates: dict[str, float] = {}
-
-    def note(self, worker: str, rows: int, seconds: float) -> None:
-        """What a finished group says about its worker; the newest counts half."""
-        rate = rows / max(seconds, 1e-6)
-        self._rates[worker] = (self._rates.get(worker, rate) + rate) / 2
-
-    @property
-    def rate(self) -> float:
-        """Rows a second of a typical worker; 0 where none is known yet."""
-        return sum(self._rates.values()) / len(self._rates) if self._rates else 0.0
-
-    def seconds_left(self, worker: str, rows: int, elapsed: float) -> float:
-        """Of a group on this worker; one that should be done by now may take as long again as it is late."""
-        return abs(rows / max(self._rates.get(worker, self.rate), 1e-6) - elapsed)
-
-    def rows(self, workers: int, rows_left: int, least: float = 0.0) -> float:
-        """Rows for the next group; 0, which means one unit, before any speed is known."""
-        share, rate = rows_left / max(1, workers), self.rate
-        return min(rate * self.seconds, max(share / 2, min(share, rate * least)))
-
-
-def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
+def units_of(spans: Iterable[Span], step: int | None = None) -> list[Group]:
     """Each span by itself; with ``step``, spans cut at its multiples and those between two multiples together."""
     if step is None:
         return [(span,) for span in spans]
@@ -117,13 +65,15 @@ def units_of(spans: Iterable[Span], step: int | None = None) -> list[Unit]:
     return [tuple(unit) for unit in units.values()]
 
 
-def joined(spans: Iterable[Span], fits: Callable[[Span], bool]) -> list[Span]:
-    """Neighbours as one span, as long as that fits: small units make for balance, long reads for speed."""
-    result: list[Span] = []
-    for span in spans:
-        longer = Span(result[-1].start, span.stop) if result and result[-1].stop == span.start else span
-        if longer is not span and fits(longer):
-            result[-1] = longer
+def by_partition(units: list[Group], source: Source) -> list[Group]:
+    """Spans that share a partition of a dask collection together: whoever computes it reads all of them."""
+    result: list[Group] = []
+    last: object = None
+    for unit in units:
+        needed = [(id(each[0]), each[1]) for span in unit for each in source.partitions(span)]
+        if needed and result and last in needed:
+            result[-1] += unit
         else:
-            result.append(span)
+            result.append(unit)
+        last = needed[-1] if needed else None
     return result

@@ -1,7 +1,7 @@
 """What runs on a worker: sums of rows, sums of sums, and predictions written where they belong.
 
 Every task is a pure function that never changes its arguments. So a task that runs again, late or twice gives the same
-result, and a result counts once because the dispatcher uses it once.
+result, and a result counts once because the driver uses it once.
 """
 
 from __future__ import annotations
@@ -10,30 +10,33 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypedDict
 
 import numpy as np
-from distributed import Reschedule, Worker, WorkerPlugin, get_worker
+from distributed import Reschedule, get_worker
+from distributed.protocol import pickle
+from distributed.utils import sync
 
 from streamrf.data.open import open_source
+from streamrf.data.partitions import Collection, Key, at_hand
 from streamrf.data.source import Block, Source, Span
-from streamrf.data.wrappers import TargetsOnly
 from streamrf.data.writers import Columns, PartSpec, open_part, write_blocks
-from streamrf.engines.base import STATES
-from streamrf.engines.local import PIECE, pieces, read_ahead
-from streamrf.statistics.base import S, Statistic
+from streamrf.engines.base import Next, Pass
+from streamrf.engines.local import LocalEngine, read_pieces
 from streamrf.support import __version__, memory
 from streamrf.support.errors import MismatchError, StorageError
 from streamrf.support.threads import Threads
 
 ColumnsOf = Callable[[Block, Threads], Columns]  # what is written for a block
+ROOM = 2  # sums on a worker that is to begin another: with those, an addition has one more, a copy, and its result
+PATIENCE = 100  # times in a row that a task waits for room
 
-# Every task starts new threads, which must not bring new heaps.
-_limit_heaps_once = lru_cache(maxsize=1)(memory.limit_heaps)
+_turn = threading.Lock()  # one task at a time: it uses all threads of its worker, and buffers of the statistic
+_limit_heaps_once = lru_cache(maxsize=1)(memory.limit_heaps)  # every task starts new threads
 
 
 class Sums(TypedDict):
@@ -47,110 +50,134 @@ class TaskCancelled(Exception):
     """Raised on a worker when nobody waits for its task any longer."""
 
 
-class _Turns:
-    """One task at a time: it uses all threads of its worker, and buffers of the statistic. Adding goes first, as it
-    frees memory."""
-
-    def __init__(self) -> None:
-        self._change, self._busy, self._adding = threading.Condition(), False, 0
-
-    @contextmanager
-    def turn(self, adds: bool = False) -> Iterator[None]:
-        with self._change:
-            self._adding += adds
-            self._change.wait_for(lambda: not self._busy and (adds or not self._adding))
-            self._adding -= adds
-            self._busy = True
-        try:
-            yield
-        finally:
-            with self._change:
-                self._busy = False
-                self._change.notify_all()
-
-
-_turns = _Turns()
-_shared: dict[tuple[str, str], Any] = {}  # by worker and run: what every task of a run needs
-_arrival = threading.Condition()
-_waits: Counter[str] = Counter()  # by run: times in a row that a task was sent back for want of room
-
-
-class Shared(WorkerPlugin):
-    """Brings a value to every worker of a run, once, also to those that join late."""
-
-    def __init__(self, run: str, value: object) -> None:
-        self.run, self.value = run, value
-
-    def setup(self, worker: Worker) -> None:
-        with _arrival:
-            _shared[worker.id, self.run] = self.value
-            _arrival.notify_all()
-
-    def teardown(self, worker: Worker) -> None:
-        _shared.pop((worker.id, self.run), None)
+@dataclass(frozen=True)
+class RowsToRead:
+    spans: tuple[Span, ...]
+    keys: tuple[Key, ...] = ()  # of partitions that the task is handed
 
 
 @dataclass(frozen=True)
-class RowsToRead:
-    """What a worker must know to read the same rows as we would; no row is among it."""
+class Shared:
+    """What all tasks of a pass need. The scheduler keeps it, and each worker asks for it once."""
 
+    collections: Sequence[Collection]  # first: what is unpickled after them may read them
+    value: Any  # the statistic, or what makes the columns of an output
     source: str  # identity of the source, as JSON
-    nan: str
-    spans: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def of(cls, source: Source, nan: str, session: str) -> RowsToRead:
-        """A worker opens a source once in each ``session``: a later one sees data that was stored again meanwhile."""
-        identity = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": __version__}
-        return cls(json.dumps({**identity, "session": session}, sort_keys=True), nan)
+    nan: str = "error"
+    topic: str = ""  # of reports
+    every: float = 0.5  # seconds between two of a task
 
 
-def sum_rows(report: Report, rows: RowsToRead) -> Sums:
+def identity_of(source: Source, session: str) -> str:
+    """What a worker needs to open the same data; no row is among it.
+
+    It does so once in each ``session``: a later one sees data that was stored again meanwhile.
+    """
+    known = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": __version__}
+    return json.dumps({**known, "session": session}, sort_keys=True)
+
+
+_shared: dict[str, Shared] = {}  # by run
+_waits: Counter[str] = Counter()  # by run: times in a row that a task was sent back for want of room
+
+
+def sum_rows(run: str, rows: RowsToRead, partitions: list[Any]) -> Sums:
     """The sum over some spans."""
-    with _Progress(report).turn() as progress, _threads() as threads:
-        statistic = progress.shared()
-        state, dropped = statistic.zero(), 0
-        for piece, missing in _read(rows, progress, statistic.piece_rows):
-            statistic.update(state, piece, threads)
-            dropped += missing
-        return {"arrays": state.arrays(), "dropped": dropped}
+    with _working(run, rows, partitions, makes_state=True) as (shared, source, threads, report):
+
+        def watch(job: Pass[Any], pending: int) -> Next:
+            report(job.done.count)
+            return Next.CONTINUE
+
+        job = Pass.start(shared.value, source, nan=shared.nan)
+        LocalEngine(threads).sum_spans(job, rows.spans, watch)
+        return {"arrays": job.state.arrays(), "dropped": job.dropped}
 
 
-def add_sums(report: Report, first: Sums, second: Sums) -> Sums:
+def add_sums(run: str, first: Sums, second: Sums) -> Sums:
     """The sum of two sums, in new memory."""
-    with _Progress(report).turn(adds=True) as progress:
-        statistic = progress.shared()
-        state = _copied(statistic, first).__iadd__(statistic.load(second["arrays"]))
+    with _turn:
+        statistic = _shared_by(run).value
+        state = statistic.load({name: np.array(array) for name, array in first["arrays"].items()})
+        state = state.__iadd__(statistic.load(second["arrays"]))
         return {"arrays": state.arrays(), "dropped": first["dropped"] + second["dropped"]}
 
 
-def write_rows(report: Report, output: PartSpec, rows: RowsToRead) -> None:
+def write_rows(run: str, rows: RowsToRead, partitions: list[Any], output: PartSpec) -> None:
     """Columns made of some spans, written to their place in an output."""
-    with _Progress(report).turn() as progress, _threads() as threads:
-        blocks = (piece for piece, _ in _read(rows, progress))
-        with open_part(output, rows.spans) as part:
-            write_blocks(progress.shared(), blocks, part, threads)
+    with _working(run, rows, partitions) as (shared, source, threads, report), open_part(output, rows.spans) as part:
+        blocks = (piece for _, piece in read_pieces(source, rows.spans, shared.nan))
+        write_blocks(shared.value, blocks, part, threads, report)
 
 
-def _copied(statistic: Statistic[S], sums: Sums) -> S:
-    """A state of our own that starts from these sums."""
-    return statistic.load({name: np.array(array) for name, array in sums["arrays"].items()})
+def forget(run: str) -> None:
+    """A pass is over."""
+    if _shared.pop(run, Shared((), None, "")).collections:  # a source keeps the partition that it read last
+        _open.cache_clear()
 
 
-def _threads() -> Threads:
-    """As many threads as this worker was given, in a process that is as sparing with memory as a local run."""
-    _limit_heaps_once()
-    return Threads(get_worker().state.nthreads)
+@contextmanager
+def _working(
+    run: str, rows: RowsToRead, partitions: list[Any], makes_state: bool = False
+) -> Iterator[tuple[Shared, Source, Threads, _Report]]:
+    """While inside, a task has its worker to itself. The driver hears when it starts and ends, and how far it is."""
+    with _turn, at_hand(dict(zip(rows.keys, partitions, strict=True))):
+        if makes_state:
+            _make_room(run)
+        _limit_heaps_once()
+        shared = _shared_by(run)
+        report, source = _Report(run, shared), _open(shared.source)
+        known = Counter(source.unknown_levels)
+        with Threads(get_worker().state.nthreads) as threads:
+            yield shared, source, threads, report
+        report.end(sum(map(len, rows.spans)), Counter(source.unknown_levels) - known)
 
 
-def _read(rows: RowsToRead, progress: _Progress, most: int = PIECE) -> Iterator[tuple[Block, int]]:
-    """The rows of the task, piece by piece, and how many were dropped before each."""
-    for block, dropped, span in read_ahead(_open(rows.source), [Span(*span) for span in rows.spans], rows.nan):
-        for part, piece in pieces(block, span, most):
-            progress.check()
-            yield piece, dropped
-            progress.add(len(part))
-            dropped = 0
+class _Report:
+    """Tells the driver how many rows of a task are done, and stops one that nobody waits for."""
+
+    def __init__(self, run: str, shared: Shared) -> None:
+        self._worker, self._run, self._shared = get_worker(), run, shared
+        self._key, self._start = self._worker.get_current_task(), time.monotonic()
+        self._say(0)
+
+    def __call__(self, rows: int) -> None:
+        task = self._worker.state.tasks.get(self._key)
+        if task is None or task.state == "cancelled":
+            raise TaskCancelled
+        if time.monotonic() >= self._next:
+            self._say(rows)
+
+    def end(self, rows: int, unknown: Counter[str]) -> None:
+        self._say(rows, seconds=time.monotonic() - self._start, unknown=dict(unknown))
+
+    def _say(self, rows: int, **more: Any) -> None:
+        self._next = time.monotonic() + self._shared.every
+        news = {"run": self._run, "task": self._key[1], "home": self._worker.address, "rows": rows, **more}
+        self._worker.log_event(self._shared.topic, news)
+
+
+def _make_room(run: str) -> None:
+    """Keep to the states that the plan counts: additions that wait, and sums that are being freed, come first.
+
+    A worker with one thread can add only once this task has left it. If nothing is freed, it starts all the same.
+    """
+    states = sum(key[0].endswith(run) for key in list(get_worker().data) if isinstance(key, tuple))
+    if states > ROOM and _waits[run] < PATIENCE:
+        _waits[run] += 1
+        time.sleep(0.02)
+        raise Reschedule
+    _waits.pop(run, None)
+
+
+def _shared_by(run: str) -> Shared:
+    if run not in _shared:
+        worker = get_worker()
+        sent = sync(worker.loop, worker.scheduler.get_metadata, keys=[run], default=None)
+        if sent is None:  # the pass is over
+            raise TaskCancelled
+        _shared[run] = pickle.loads(sent)
+    return _shared[run]
 
 
 @lru_cache(maxsize=4)
@@ -163,7 +190,7 @@ def _open(identity: str) -> Source:
             " install the same version on both sides"
         )
     try:
-        source = _reopened(wanted["spec"])
+        source = open_source(**wanted["spec"])
     except StorageError as error:
         raise StorageError(f"on worker {here}, {error}: the data must be at the same place for every worker") from error
     if source.fingerprint() != wanted["fingerprint"]:
@@ -172,83 +199,3 @@ def _open(identity: str) -> Source:
             f" {wanted['fingerprint'][:12]}): every worker must see the same files"
         )
     return source
-
-
-def _reopened(spec: dict[str, Any]) -> Source:
-    """The data, its targets alone, or the bin indices of its rows, which are made by what comes with the statistic."""
-    data = spec["data"]
-    if isinstance(data, dict) and "targets_of" in data:
-        return TargetsOnly(open_source(**data["targets_of"]))
-    if not (isinstance(data, dict) and "bin_indices" in data):
-        return open_source(**spec)
-    from streamrf.features.binning.index_cache import reopen
-
-    return reopen(data)
-
-
-@dataclass(frozen=True)
-class Report:
-    """Where and how often a task reports the rows it has done."""
-
-    topic: str
-    run: str
-    task: int
-    every: float  # seconds
-
-
-class _Progress:
-    """Reports when a task starts and ends, and now and then how far it is; stops it when nobody waits for it."""
-
-    def __init__(self, to: Report) -> None:
-        self._to, self._worker = to, get_worker()
-        self._key = self._worker.get_current_task()
-        self.rows = 0
-
-    @contextmanager
-    def turn(self, adds: bool = False) -> Iterator[_Progress]:
-        with _turns.turn(adds):
-            self.check()
-            self._make_room(adds)
-            start = self._next = time.monotonic()
-            self.add(0)
-            yield self
-            self._say(time.monotonic() - start)
-
-    def _make_room(self, adds: bool) -> None:
-        """Keep to the states that the plan counts: additions that wait, and sums that are being freed, come first.
-
-        A worker with one thread can add only once this task has left it. If nothing is freed, it starts all the same.
-        """
-        for _ in range(100):
-            states = sum(key[0].endswith(self._to.run) for key in list(self._worker.data) if isinstance(key, tuple))
-            if states <= (STATES - 1 if adds else 2):
-                _waits.pop(self._to.run, None)
-                return
-            if not adds and _waits[self._to.run] < 100:
-                _waits[self._to.run] += 1
-                time.sleep(0.02)
-                raise Reschedule
-            time.sleep(0.01)
-
-    def shared(self) -> Any:
-        """What every task of the run needs; it may be on its way."""
-        name = self._worker.id, self._to.run
-        with _arrival:
-            while not _arrival.wait_for(lambda: name in _shared, 1.0):
-                self.check()
-            return _shared[name]
-
-    def check(self) -> None:
-        task = self._worker.state.tasks.get(self._key)
-        if task is None or task.state == "cancelled":
-            raise TaskCancelled
-
-    def add(self, rows: int) -> None:
-        self.rows += rows
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._to.every
-            self._say()
-
-    def _say(self, seconds: float = 0.0) -> None:
-        news = {"run": self._to.run, "task": self._to.task, "home": self._worker.address}
-        self._worker.log_event(self._to.topic, {**news, "rows": self.rows, "seconds": seconds})

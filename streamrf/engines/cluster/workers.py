@@ -1,4 +1,4 @@
-"""A pass and its Dask cluster: submit a task, hear how it goes, fetch a result. Dask decides which worker does it.
+"""A pass and its Dask cluster: submit tasks, hear how they go, fetch a result. Dask decides which worker does what.
 
 Workers that die, join, retire or pause are Dask's business. Two things are ours, because Dask waits for minutes there:
 a worker that has gone silent (a frozen process) is taken off the scheduler's list, and a scheduler that does not answer
@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import queue
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from distributed import Client, Future, span
+from distributed import Client, Future, as_completed, span
 from distributed.protocol import pickle
 
-from streamrf.engines.cluster.tasks import Report, Shared, Sums
+from streamrf.engines.cluster.groups import Group
+from streamrf.engines.cluster.tasks import Shared, Sums, forget
 from streamrf.support.errors import BudgetError, ClusterError, InputError, MissingDependencyError, StreamRFError
 
 LOOK_EVERY = 0.5  # seconds between two looks at the list of workers, and more where there are many
 FROZEN = 15.0  # seconds without a heartbeat before a worker counts as frozen; twice that for the next one
 NO_ANSWER = 30.0  # seconds before a scheduler counts as gone
+REPORTS = 100  # of all workers together in a second, at most
 
 
 @dataclass(frozen=True)
@@ -34,22 +37,40 @@ class WorkerInfo:
     address: str
     threads: int
     memory: int | None  # its limit, where it has one
+    held: int  # bytes of results that Dask keeps there
     paused: bool  # its memory is almost full: it keeps what it has and takes nothing new
 
+    @classmethod
+    def of(cls, address: str, info: dict[str, Any]) -> WorkerInfo:
+        held, paused = info.get("metrics", {}).get("managed_bytes", 0), info.get("status") == "paused"
+        return cls(address, info["nthreads"], info["memory_limit"] or None, held, paused)
 
-class TaskFuture:
-    """The promise of a result: of a task, which stays on its worker, or of a fetch, which brings it here."""
 
-    def __init__(self, number: int, future: Future | ThreadFuture[Sums]) -> None:
-        self.number, self.future = number, future
-        self.home: str | None = None  # the worker, once the task has started
-        self.started = 0.0  # when we heard of it
-        self.rows, self.seconds = 0, 0.0  # done so far; what the task took, once it is finished
+@dataclass(eq=False)
+class Task:
+    """A group of rows to do, partial sums to add, or one to fetch. Once finished, it is a partial sum on a worker."""
+
+    number: int
+    future: Any  # of Dask; of a thread for a fetch
+    groups: tuple[Group, ...] = ()  # the rows that are in its result
+    inputs: tuple[Task, ...] = ()  # two for an addition, one for a fetch
+    called: bool = False  # whether the run wants its rows now, for a checkpoint or the end
+    submitted: float = 0.0
+    home: str | None = None  # the worker, once the task has started
+    started: float = 0.0  # when we heard of it
+    progress: int = 0  # rows done so far
+    seconds: float = 0.0  # what the task took, once it is finished
+    unknown: Counter[str] = field(default_factory=Counter)  # values whose levels the coding of columns does not know
+
+    @cached_property
+    def rows(self) -> int:
+        return sum(len(span) for group in self.groups for span in group)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the result was there and is gone."""
-        return isinstance(self.future, Future) and self.future.status in ("lost", "cancelled")
+        """Whether the result, or one that it is made of, was there and is gone."""
+        gone = isinstance(self.future, Future) and self.future.status in ("lost", "cancelled")
+        return gone or any(part.is_lost for part in self.inputs)
 
     def failure(self) -> BaseException | None:
         """Why a finished task has no result; None where it has one."""
@@ -70,31 +91,27 @@ class Workers:
     def __init__(self, client: Client, name: str = "") -> None:
         if client.asynchronous:
             raise InputError("an asynchronous Client cannot be used here: make it without asynchronous=True")
-        self.client, self.name = client, name
+        self.client, self.name, self.run = client, name, secrets.token_hex(4)
         self.alive: dict[str, WorkerInfo] = {}  # by address
         self.memory_limit: int | None = None  # the smallest among those that are alive, or were last
-        self.topic = f"streamrf-{client.id}"
-        self.run = secrets.token_hex(4)
         self._numbers = itertools.count()
-        self._open: dict[int, TaskFuture] = {}
-        self._finished: queue.SimpleQueue[TaskFuture] = queue.SimpleQueue()
-        self._look: ThreadFuture[Any] | None = None
-        self._looked = 0.0
-        self._heartbeats: dict[str, tuple[float, int]] = {}  # the newest of each worker, and looks since
-        self._silence = FROZEN
-        self._sharing: ThreadFuture[Any] | None = None
+        self._open: dict[int, Task] = {}  # by number
+        self._fetches: dict[int, Task] = {}
+        self._completed = as_completed(loop=client.loop)
+        self._beats: dict[str, tuple[float, int]] = {}  # the newest heartbeat of each worker, and looks since
+        self._silence, self._looked = FROZEN, float("-inf")
+        self.refresh()
 
     @classmethod
     @contextmanager
-    def of_pass(cls, client: Client, name: str, value: object) -> Iterator[Workers]:
-        """Workers that all have this value; at the end, tasks that are left are cancelled."""
-        workers = cls(client, name)
+    def of_pass(cls, client: Client, name: str, shared: Shared) -> Iterator[Workers]:
+        """Workers that all can ask for what is shared; at the end, tasks that are left are cancelled."""
+        workers, topic = cls(client, name), f"streamrf-{client.id}"  # the scheduler keeps some news of every topic
         try:
-            client.subscribe_topic(workers.topic, workers._hear)
-            workers.refresh(wait=True)
-            shared = pickle.dumps(Shared(workers.run, value))  # kept by the scheduler for workers that join late
-            plugin = {"plugin": shared, "name": workers.topic, "idempotent": False}
-            workers._sharing = workers._ask(client.scheduler.register_worker_plugin(**plugin))
+            every = max(shared.every, len(workers.alive) / REPORTS)
+            sent = pickle.dumps(replace(shared, topic=topic, every=every))
+            workers._told(client.scheduler.set_metadata, keys=[workers.run], value=sent)
+            client.subscribe_topic(topic, workers._hear)
             with span("streamrf", name):
                 yield workers
         except Exception as error:
@@ -102,108 +119,121 @@ class Workers:
                 raise
             raise scheduler_gone(client) from error
         finally:
-            for future in list(workers._open.values()):
-                workers.release(future)
+            for task in (*workers._open.values(), *workers._fetches.values()):
+                workers.release(task)
             if client.status == "running":
-                client.unsubscribe_topic(workers.topic)
-                workers._ask(client.scheduler.unregister_worker_plugin(name=workers.topic))
+                client.unsubscribe_topic(topic)
+                workers._ask(client.scheduler.set_metadata(keys=[workers.run], value=None))
+                workers._ask(client.run(forget, workers.run, on_error="ignore", asynchronous=True))
 
-    def _ask(self, question: Awaitable[Any]) -> ThreadFuture[Any]:
-        """Something asked of the scheduler, in the background: it may not answer."""
+    def _ask(self, question: Coroutine[Any, Any, Any]) -> ThreadFuture[Any]:
+        """Something asked of the cluster in the background: it may not answer."""
+        return asyncio.run_coroutine_threadsafe(question, self.client.loop.asyncio_loop)
 
-        async def answered() -> Any:
-            return await question
+    def _told(self, question: Callable[..., Any], **options: Any) -> Any:
+        """The scheduler's answer to something that takes it no time."""
+        try:
+            return self.client.sync(question, callback_timeout=NO_ANSWER, **options)
+        except TimeoutError as error:
+            raise scheduler_gone(self.client) from error
 
-        return asyncio.run_coroutine_threadsafe(answered(), self.client.loop.asyncio_loop)
+    def refresh(self) -> bool:
+        """Now and then, look at the list of workers: True where that was done. Ends the run without a scheduler."""
+        if self.client.status != "running":
+            raise scheduler_gone(self.client)
+        pause = LOOK_EVERY * (1 + len(self.alive) / 100)
+        if time.monotonic() < self._looked + pause:
+            return False
+        try:
+            self._look(self._told(self.client.scheduler.identity, n_workers=-1)["workers"])
+            self._remove_frozen(pause)
+        except OSError as error:  # a connection that broke is opened again
+            if not self.alive:
+                raise scheduler_gone(self.client) from error
+        self._looked = time.monotonic()
+        return True
+
+    def _look(self, found: dict[str, dict[str, Any]]) -> None:
+        self.alive = {address: WorkerInfo.of(address, info) for address, info in found.items()}
+        limits = [worker.memory for worker in self.alive.values() if worker.memory]
+        self.memory_limit = min(limits, default=self.memory_limit)
+        last, self._beats = self._beats, {}
+        for address, info in found.items():
+            beat, looks = last.get(address, (0.0, 0))
+            self._beats[address] = (info["last_seen"], looks + 1 if info["last_seen"] == beat else 0)
+
+    def _remove_frozen(self, pause: float) -> None:
+        """One at a time. Looks are counted, not seconds: it may be us, or the scheduler, who was frozen."""
+        working = {task.home for task in list(self._open.values())}
+        for address, (_, looks) in self._beats.items():
+            if looks * pause > self._silence and address in working:
+                self._silence *= 2  # should it be only very busy, it is given longer the next time
+                self._told(self.client.scheduler.unregister, address=address, stimulus_id=f"streamrf-{self.run}")
+                return
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
         """A task has started, is so far, or has ended: news of it reach us before its result does."""
         _, news = event
-        future = self._open.get(news["task"]) if news["run"] == self.run else None
-        if future:
-            future.started = future.started if future.home == news["home"] else time.monotonic()
-            future.home, future.rows, future.seconds = news["home"], news["rows"], news["seconds"]
+        task = self._open.get(news["task"]) if news["run"] == self.run else None
+        if task:
+            task.started = task.started if task.home == news["home"] else time.monotonic()
+            task.home, task.progress, task.seconds = news["home"], news["rows"], news.get("seconds", 0.0)
+            task.unknown = Counter(news.get("unknown"))
 
-    def refresh(self, wait: bool = False) -> None:
-        """Look now and then which workers there are, without waiting for the answer."""
-        if self.client.status != "running":
-            raise scheduler_gone(self.client)
-        pause = LOOK_EVERY * (1 + len(self.alive) / 100)
-        if self._look is None and time.monotonic() >= self._looked + pause:
-            self._looked = time.monotonic()
-            self._look = self._ask(self.client.scheduler.identity(n_workers=-1))
-        if self._look and (wait or self._look.done()):
-            with suppress(OSError):  # a connection that broke is opened again; a timeout is one too
-                self._note_workers(self._look.result(NO_ANSWER)["workers"], pause)
-            self._look = None if self._look.done() else self._look
-        if self._look and time.monotonic() > self._looked + NO_ANSWER:
-            raise scheduler_gone(self.client)
-        if self._sharing and self._sharing.done():  # a worker may be lost meanwhile, but must have streamrf
-            sharing, self._sharing = self._sharing, None
-            if isinstance(error := sharing.exception(), ModuleNotFoundError):
-                raise explain(error, "of this cluster")
+    def submit(
+        self, function: Callable[..., object], calls: Sequence[tuple[Any, ...]], first: bool = False
+    ) -> list[Task]:
+        """Have workers run ``function(run, *args)`` for each of the ``calls`` and keep the results; ``first`` before
+        those that wait. Futures among ``args`` become their values.
 
-    def _note_workers(self, found: dict[str, dict[str, Any]], pause: float) -> None:
-        self.alive = {
-            address: WorkerInfo(address, info["nthreads"], info["memory_limit"] or None, info.get("status") == "paused")
-            for address, info in found.items()
-        }
-        limits = [worker.memory for worker in self.alive.values() if worker.memory]
-        self.memory_limit = min(limits, default=self.memory_limit)
-        last, self._heartbeats = self._heartbeats, {}
-        for address, info in found.items():
-            beat, looks = last.get(address, (0.0, 0))
-            self._heartbeats[address] = (info["last_seen"], looks + 1 if info["last_seen"] == beat else 0)
-        for address, (_, looks) in self._heartbeats.items():
-            if looks * pause > self._silence and any(future.home == address for future in self._open.values()):
-                self._silence *= 2  # should it be only very busy, it is given longer the next time
-                self._ask(self.client.scheduler.unregister(address=address, stimulus_id=f"streamrf-frozen-{self.run}"))
-                return
-
-    def submit(self, function: Callable[..., object], *args: object, first: bool = False) -> TaskFuture:
-        """Have a worker run ``function(report, *args)`` and keep the result; ``first`` before those that wait.
-
-        Futures among ``args`` become their values.
+        Several at once take driver and scheduler half as long as one after the other.
         """
-        number = next(self._numbers)
-        key = (f"streamrf-{function.__name__.replace('_', '-')}-{self.name}-{self.run}", number)
-        # about a hundred reports a second from all workers together
-        report = Report(self.topic, self.run, number, max(0.5, len(self.alive) / 100))
-        priority = 1_000_000_000 if first else -number
-        return self._expect(number, self.client.submit(function, report, *args, key=key, pure=False, priority=priority))
+        if not calls:
+            return []
+        numbers = [next(self._numbers) for _ in calls]
+        name = f"streamrf-{function.__name__.replace('_', '-')}-{self.name}-{self.run}"
+        futures = self.client.map(
+            function, [self.run] * len(calls), *map(list, zip(*calls, strict=True)), pure=False,
+            key=[(name, number) for number in numbers], priority=1_000_000_000 if first else -numbers[0],
+        )  # fmt: skip
+        self._completed.update(futures)
+        tasks = list(map(Task, numbers, futures))
+        self._open |= zip(numbers, tasks, strict=True)
+        return tasks
 
-    def fetch(self, future: TaskFuture) -> TaskFuture:
+    def fetch(self, task: Task) -> Task:
         """Bring a result here, straight from its worker where that can be reached; nothing waits for it meanwhile."""
-        gathered = self.client.gather(future.future, direct=True, asynchronous=True)
-        return self._expect(next(self._numbers), self._ask(gathered))
+        gathered = self._ask(self.client.gather(task.future, direct=True, asynchronous=True))
+        fetch = Task(next(self._numbers), gathered)
+        self._fetches[fetch.number] = fetch
+        return fetch
 
-    def _expect(self, number: int, future: Future | ThreadFuture[Sums]) -> TaskFuture:
-        expected = self._open[number] = TaskFuture(number, future)
-        future.add_done_callback(lambda _: self._finished.put(expected))
-        return expected
+    def finished(self, seconds: float) -> list[Task]:
+        """Tasks that came to an end, good or bad; waits this long for the first."""
+        deadline = time.monotonic() + seconds
+        while True:
+            time.sleep(pause_for(len(self.alive)))
+            numbers = [future.key[1] for future in self._completed.next_batch(block=False)]
+            tasks = [self._open[number] for number in numbers if number in self._open]
+            tasks += [task for task in self._fetches.values() if task.future.done()]
+            if tasks or time.monotonic() >= deadline:
+                return tasks
 
-    def finished(self, seconds: float) -> list[TaskFuture]:
-        """Futures that came to an end, good or bad; waits this long for the first."""
-        futures = []
-        with suppress(queue.Empty):
-            futures.append(self._finished.get(timeout=seconds))
-            while True:
-                futures.append(self._finished.get_nowait())
-        return futures
-
-    def release(self, future: TaskFuture) -> None:
+    def release(self, task: Task) -> None:
         """Nobody waits for this any longer: a running task stops at its next check, a result is freed."""
-        if isinstance(future.future, Future):
-            future.future.release()
-        else:
-            future.future.cancel()
-        self._open.pop(future.number, None)
+        task.future.cancel() if self._fetches.pop(task.number, None) else task.future.release()
+        self._open.pop(task.number, None)
+
+
+def pause_for(workers: int) -> float:
+    """Seconds of a pause after which it is worth seeing to whatever many workers have finished, all at once."""
+    return 0.005 + 5e-5 * workers
 
 
 def explain(failure: BaseException, home: str | None) -> BaseException:
     """What an error on a worker means for the run; errors of ours say it themselves."""
     if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
-        return MissingDependencyError(f"worker {home} has no streamrf: install the same version there")
+        return MissingDependencyError("a worker has no streamrf: install the same version there")
     if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
         return BudgetError(f"worker {home} ran out of memory ({failure}): give it more, or lower `D`")
     return failure

@@ -13,15 +13,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 
+from streamrf.data.open import WRAPPERS, open_source
 from streamrf.data.screening import screen
 from streamrf.data.source import Block, Source, Span, joined
 from streamrf.data.split import NONE_HELD, Split
 from streamrf.data.wrappers import SourceWrapper
 from streamrf.features.binning.map import BinningMap
+from streamrf.features.binning.numbering import Numbering
 from streamrf.features.scaling import Scaling
 from streamrf.support.errors import InputError, MismatchError, StorageError
 from streamrf.support.threads import Threads
@@ -30,6 +32,7 @@ MEMORY, DISK, NOWHERE = "memory", "disk", "nowhere"
 PLACES = (MEMORY, DISK, NOWHERE)
 MOST_READ = 1 << 30  # bytes at a time
 MOST_RUNS = 2  # runs whose bin indices a worker keeps at a time
+NUMBERED = "-numbered"  # ends the key of a run whose bins are numbered
 
 
 # -- the cache
@@ -37,23 +40,21 @@ MOST_RUNS = 2  # runs whose bin indices a worker keeps at a time
 
 @dataclass(frozen=True)
 class Kept:
-    """Bin indices (P, n) of the usable rows of a span; ``rows`` numbers them, None where every row is usable. ``keys``
-    decide their roles, where their numbers do not."""
+    """Bin indices (words, n) of the usable rows of a span, and ``rows`` with all else that passes ask for: numbers,
+    coded targets and weights, and what decides their roles. ``gaps``: some rows of the span cannot be used."""
 
     span: Span
     indices: Callable[[], np.ndarray]
-    rows: np.ndarray | None
-    keys: np.ndarray | None = None
+    rows: Block
+    gaps: bool
 
     def part(self, span: Span) -> Block:
         """The bin indices of a span within this one; views, where they are in memory."""
-        indices = self.indices()
-        if self.rows is None:
-            inside, rows = slice(span.start - self.span.start, span.stop - self.span.start), np.arange(*span)
+        if self.gaps:
+            inside = slice(*np.searchsorted(self.rows.index, [span.start, span.stop]))
         else:
-            inside = slice(*np.searchsorted(self.rows, [span.start, span.stop]))
-            rows = self.rows[inside]
-        return Block(indices[:, inside].T, None, rows, key=None if self.keys is None else self.keys[inside])
+            inside = slice(span.start - self.span.start, span.stop - self.span.start)
+        return replace(self.rows.take(inside), X=self.indices()[:, inside].T)
 
 
 class BinIndexCache:
@@ -65,19 +66,28 @@ class BinIndexCache:
         self._lock = Lock()
         self._file: IO[bytes] | None = None
 
-    def put(
-        self, span: Span, indices: np.ndarray, rows: np.ndarray | None = None, keys: np.ndarray | None = None
-    ) -> None:
-        """Keep the bin indices of a span, if there is room and none of its rows is here yet."""
-        size = sum(0 if array is None else array.nbytes for array in (indices, rows, keys))
+    def put(self, span: Span, indices: np.ndarray, rows: Block) -> None:
+        """Keep the bin indices (words, n) of the ``rows`` of a span, if there is room and none of them is here yet;
+        their inputs are not looked at."""
+        rows = replace(rows, X=np.empty((len(rows), 0), np.uint8), index=rows.index.astype(np.int64))
+        size = sum(array.nbytes for array in (indices, rows.y, rows.index, rows.weights, rows.key) if array is not None)
         with self._lock:
             at = self._after(span.start)
             free = (at == 0 or self._kept[at - 1].span.stop <= span.start) and (
                 at == len(self._kept) or span.stop <= self._kept[at].span.start
             )
             if free and self.bytes + size <= self.limit and (fetch := self._stored(indices)):
-                self._kept.insert(at, Kept(span, fetch, rows, keys))
+                self._kept.insert(at, Kept(span, fetch, rows, len(rows) < len(span)))
                 self.bytes += size
+
+    def translated(self, work: Callable[[np.ndarray], np.ndarray]) -> BinIndexCache:
+        """A cache of other indices of the same rows; this one is emptied on the way."""
+        made = BinIndexCache(self.place, self.limit)
+        while self._kept:
+            kept = self._kept.pop()
+            made.put(kept.span, work(kept.indices()), kept.rows)
+        self.clear()
+        return made
 
     def parts(self, span: Span) -> Iterator[tuple[Span, Kept | None]]:
         """The span in parts that are kept and gaps that are not, in row order."""
@@ -145,28 +155,48 @@ def _read_into(number: int, offset: int, buffer: np.ndarray) -> None:
 # -- from rows to bin indices
 
 
+class RowCoder(Protocol):
+    """Writes targets and weights of rows as the integers that passes sum."""
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray | None]: ...
+
+
 class BinIndexer:
     """Scales and bins rows. In each process there is one for a run, known by the run's ``key``, with one cache."""
 
     def __init__(
         self, scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0,
-        split: Split = NONE_HELD,
+        split: Split = NONE_HELD, coder: RowCoder | None = None, after: str | None = None,
     ) -> None:  # fmt: skip
-        self.scaling, self.map, self.key, self.nan, self.split = scaling, map, key, nan, split
+        self.scaling, self.map, self.key, self.nan, self.split, self.coder = scaling, map, key, nan, split, coder
         self.cache = BinIndexCache(place, limit)
-        self._parts = scaling, map, key, nan, place, limit, split
+        self._parts = scaling, map, key, nan, place, limit, split, coder, after
 
     def indices(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
-        """Bin indices (P, n) of rows as they are stored."""
-        return self.map.indices(self.scaling.transform(X, np.float32), threads=threads)
+        """Bin indices of rows as they are stored, in 16-bit words (``map.layout.rows``, n)."""
+        return self.map.words(self.scaling.transform(X, np.float32), threads=threads)
+
+    def coded(self, block: Block) -> Block:
+        """Rows with coded targets and weights, and what decides their roles."""
+        y, weights = (None, None) if self.coder is None else self.coder(block)
+        return replace(self.split.keyed(block), y=y, weights=weights)
 
     def indices_to_keep(self, block: Block, threads: Threads) -> np.ndarray:
-        """Bin indices of a block; kept, if its rows have no gaps: with gaps, it is not known which rows are missing."""
+        """Bin indices of a block; kept in memory, if its rows have no gaps: with gaps, it is not known which rows are
+        missing. On disk they are kept once they are numbered."""
         indices = self.indices(block.X, threads)
         span = Span(int(block.index[0]), int(block.index[-1]) + 1)
-        if len(span) == len(block):
-            self.cache.put(span, indices, keys=self.split.keyed(block).key)
+        if len(span) == len(block) and (self.cache.place == MEMORY or self.map.numbering is not None):
+            self.cache.put(span, indices, self.coded(block))
         return indices
+
+    def numbered(self, numbering: Numbering) -> BinIndexer:
+        """The indexer of the passes that follow once it is known which bins have rows; it takes over what this one
+        keeps, in every process."""
+        scaling, map, key, nan, place, limit, split, coder, _ = self._parts
+        return indexer_of_run(
+            scaling, replace(map, numbering=numbering), key + NUMBERED, nan, place, limit, split, coder, key
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         """In another process it is the one that is there already, with what it keeps."""
@@ -179,12 +209,17 @@ _known: OrderedDict[str, BinIndexer] = OrderedDict()
 
 def indexer_of_run(
     scaling: Scaling, map: BinningMap, key: str, nan: str = "error", place: str = NOWHERE, limit: int = 0,
-    split: Split = NONE_HELD,
+    split: Split = NONE_HELD, coder: RowCoder | None = None, after: str | None = None,
 ) -> BinIndexer:  # fmt: skip
-    """The one of a run in this process, made if need be."""
+    """The one of a run in this process, made if need be: from what the one of the pass ``after`` keeps, whose bins it
+    numbers."""
     with _lock:
         if key not in _known:
-            _known[key] = BinIndexer(scaling, map, key, nan, place, limit, split)
+            made = BinIndexer(scaling, map, key, nan, place, limit, split, coder, after)
+            before = _known.pop(after, None) if after else None
+            if before is not None and map.numbering is not None:
+                made.cache = before.cache.translated(lambda words: map.renumbered(words, before.map))
+            _known[key] = made
         _known.move_to_end(key)
         while len(_known) > MOST_RUNS:  # whoever still uses it keeps it; nobody else does
             _known.popitem(last=False)
@@ -200,23 +235,25 @@ def known_indexer(key: str) -> BinIndexer:
 
 
 def end_run(key: str) -> None:
-    """Forget the indexer of a run that is over, and free its cache."""
+    """Forget the indexers of a run that is over, and free their caches."""
     with _lock:
-        if key in _known:
-            _known.pop(key).cache.clear()
+        for each in (key, key + NUMBERED):
+            if each in _known:
+                _known.pop(each).cache.clear()
 
 
 # -- a source of bin indices
 
 
 class BinIndexSource(SourceWrapper):
-    """The rows of a source with their bin indices (n, P) in place of inputs, and no targets. Rows that cannot be used
-    are left out already. A block's X is the transposed of an array (P, n), which is what the sums want."""
+    """The rows of a source with their bin indices, in words, in place of inputs, and their targets and weights as coded
+    integers. Rows that cannot be used are left out already. A block's X is the transposed of an array (words, n), which
+    is what the sums want."""
 
     def __init__(self, source: Source, indexer: BinIndexer) -> None:
         super().__init__(source)
-        self.indexer, self.n_features, self.n_outputs, self.has_weights = indexer, indexer.map.grids, 0, False
-        self.x_dtype, self.y_dtype, self.feature_names = np.dtype(np.uint32), None, None
+        self.indexer, self.n_features, self.n_outputs, self.has_weights = indexer, indexer.map.layout.rows, 0, False
+        self.x_dtype, self.y_dtype, self.feature_names = np.dtype(np.uint16), None, None
 
     def read(self, span: Span) -> Block:
         parts = [self._part(part, kept) for part, kept in self.indexer.cache.parts(span)]
@@ -228,10 +265,10 @@ class BinIndexSource(SourceWrapper):
     def _part(self, span: Span, kept: Kept | None) -> Block:
         if kept is not None:
             return kept.part(span)
-        block, dropped = screen(self.source.read(span), self.indexer.nan, self.source)
-        indices, key = self.indexer.indices(block.X), self.indexer.split.keyed(block).key
-        self.indexer.cache.put(span, indices, block.index if dropped else None, key)
-        return Block(indices.T, None, block.index, key=key)
+        block, _ = screen(self.source.read(span), self.indexer.nan, self.source)
+        indices, rows = self.indexer.indices(block.X), self.indexer.coded(block)
+        self.indexer.cache.put(span, indices, rows)
+        return replace(rows, X=indices.T)
 
     def read_targets(self, span: Span) -> np.ndarray:
         raise InputError("bin indices have no targets")
@@ -243,8 +280,9 @@ class BinIndexSource(SourceWrapper):
         return f"bin indices of {self.source.describe()}"
 
 
-def reopen(spec: Mapping[str, Any]) -> BinIndexSource:
+def _reopen(spec: Mapping[str, Any]) -> BinIndexSource:
     """The source that ``spec()["data"]`` described, in a process that has met a statistic of the same run."""
-    from streamrf.data.open import open_source
-
     return BinIndexSource(open_source(**spec["of"]), known_indexer(spec["bin_indices"]))
+
+
+WRAPPERS["bin_indices"] = _reopen

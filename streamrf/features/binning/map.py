@@ -1,21 +1,25 @@
 """Random binning (Rahimi & Recht): each of P random grids puts a row in one bin, and z(x) says which bins it is in.
 
 Two rows share the bin of a grid with probability k(x, y), so ``z(x)'z(y) / P`` estimates the kernel. Bins are hashed to
-2^bits buckets a grid. A row is P bin indices, the numbers of its buckets, and every sum over rows is a sum of integers.
+2^bits buckets a grid. A row is P bin indices, the numbers of its buckets (once it is known which have rows: among
+these), and every sum over rows is a sum of integers.
 ``docs/decisions/random-binning.md`` says what was measured and why it is so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from scipy import special
+import scipy
 
 from streamrf.features.base import Arrays, FeatureMap, RowScorer
+from streamrf.features.binning.layout import Layout
 from streamrf.features.binning.normal import hash_rows, moved_scores, scores
+from streamrf.features.binning.numbering import Numbering
 from streamrf.features.kernels import Laplacian, make_kernel
 from streamrf.features.precision import make_precision
 from streamrf.support.errors import FileFormatError, InputError, MismatchError
@@ -28,6 +32,9 @@ MAX_SHAPE = 1000
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, the step of splitmix64
 LOW_ORDER_STREAM = 0x10  # of random numbers, apart from those of widths and shifts
 ROWS_A_TASK = 8192
+OCCUPIED = "binning.occupied"  # buckets that have rows, in a model
+HASH_BITS = 32  # that tell a few thousand cells apart
+GRIDS_COUNTED = 100  # which are enough to tell how full all of them are
 BLOCK_ROWS = 32_768  # rows whose bin indices are alive at once in a prediction
 
 
@@ -47,13 +54,15 @@ class GammaWidths:
 
     def bin_widths(self, U: np.ndarray) -> np.ndarray:
         inside = np.clip(np.asarray(U, np.float64), 2.0**-54, 1.0 - 2.0**-53)
-        return special.gammaincinv(self.shape, inside) * (2.0 * self.length_scale / self.shape)
+        return scipy.special.gammaincinv(self.shape, inside) * (2.0 * self.length_scale / self.shape)
 
     def __call__(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         """The exact kernel between rows of X and of Y: the product over columns of E[max(0, 1 - gap / width)]."""
         gaps = np.abs(np.asarray(X, np.float64)[:, None] - np.asarray(Y, np.float64))
         t = gaps * (self.shape / (2.0 * self.length_scale))
-        return (special.gammaincc(self.shape, t) - t / (self.shape - 1) * special.gammaincc(self.shape - 1, t)).prod(2)
+        return (
+            scipy.special.gammaincc(self.shape, t) - t / (self.shape - 1) * scipy.special.gammaincc(self.shape - 1, t)
+        ).prod(2)
 
 
 def width_law(name: str) -> GammaWidths:
@@ -100,6 +109,7 @@ class BinningMap(FeatureMap):
     shifts: np.ndarray  # (P, d) float32
     bits: int
     seed: int
+    numbering: Numbering | None = None  # of the buckets that have rows, once they are known: the others have no weights
 
     def __post_init__(self) -> None:
         if self.widths.ndim != 2 or self.widths.shape != self.shifts.shape:
@@ -108,6 +118,12 @@ class BinningMap(FeatureMap):
             raise InputError(f"a grid has 2^1 to 2^{MAX_BITS} buckets, not 2^{self.bits}: choose fewer bits")
         if not (self.widths > 0).all():
             raise InputError(f"bin widths must be positive, and the smallest is {self.widths.min()}")
+        if self.numbering is not None:
+            self.numbering.check(self.grids, self.buckets)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sent without what can be computed again."""
+        return BinningMap, (self.widths, self.shifts, self.bits, self.seed, self.numbering)
 
     @classmethod
     def draw(
@@ -141,8 +157,26 @@ class BinningMap(FeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Buckets of all grids."""
-        return self.grids << self.bits
+        """Buckets of all grids that can have weights."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where the bin indices of each grid begin among those of all, (P + 1,)."""
+        if self.numbering is not None:
+            return self.numbering.starts
+        return np.arange(self.grids + 1, dtype=np.int64) << self.bits
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of bin indices in 16-bit words."""
+        return Layout.packed(self.starts)
+
+    def expanded(self, values: np.ndarray) -> np.ndarray:
+        """Values (k, n_features) as tables of all buckets, (k, P, buckets)."""
+        if self.numbering is not None:
+            return self.numbering.expand(values, self.buckets)
+        return values.reshape(len(values), self.grids, self.buckets)
 
     @property
     def buckets(self) -> int:
@@ -160,10 +194,38 @@ class BinningMap(FeatureMap):
         self._hash(X, self.bits, out, threads)
         return out
 
+    def words(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
+        """The bin indices in 16-bit words, (``layout.rows``, n)."""
+        X = np.ascontiguousarray(X, np.float32)
+        out = np.empty((self.layout.rows, len(X)), np.uint16)
+
+        def work(rows: slice) -> None:
+            self.layout.pack(self.indices(X[rows]), out[:, rows])
+
+        _each_part(work, len(X), threads)
+        return out
+
+    def renumbered(self, words: np.ndarray, before: BinningMap) -> np.ndarray:
+        """Words of the same grids ``before`` their buckets were numbered, as words of this map."""
+        assert self.numbering is not None
+        out = np.empty((self.layout.rows, words.shape[1]), np.uint16)
+        for start in range(0, words.shape[1], ROWS_A_TASK):
+            part = slice(start, start + ROWS_A_TASK)
+            indices = before.layout.unpack(words[:, part])
+            self.numbering.number(indices)
+            self.layout.pack(indices, out[:, part])
+        return out
+
     def keys(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
         """The 64-bit hash of each row's cell in each grid, (P, n): its top bits are the bin index."""
         out = np.empty((self.grids, len(X)), np.uint64)
         self._hash(X, 64, out, threads)
+        return out
+
+    def hashes(self, X: np.ndarray, threads: Threads | None = None) -> np.ndarray:
+        """The upper halves of the keys, in words for which the loop is compiled anyway."""
+        out = np.empty((self.grids, len(X)), np.uint32)
+        self._hash(X, HASH_BITS, out, threads)
         return out
 
     def _hash(self, X: np.ndarray, bits: int, out: np.ndarray, threads: Threads | None) -> None:
@@ -173,15 +235,14 @@ class BinningMap(FeatureMap):
         if out.shape != (self.grids, len(X)):
             raise MismatchError(f"the bin indices of {len(X)} rows take shape {(self.grids, len(X))}, not {out.shape}")
 
-        def work(start: int) -> None:
-            hash_rows(X, start, min(start + ROWS_A_TASK, len(X)), *self._compiled, bits, out)
+        numbers = self.numbering if bits == self.bits else None
 
-        starts = range(0, len(X), ROWS_A_TASK)
-        if threads is None:
-            for start in starts:
-                work(start)
-        else:
-            threads.each(work, starts)
+        def work(rows: slice) -> None:
+            hash_rows(X, rows.start, rows.stop, *self._compiled, bits, out)
+            if numbers is not None:
+                numbers.number(out[:, rows])
+
+        _each_part(work, len(X), threads)
 
     def sensitivity(self, X: np.ndarray, table: np.ndarray, moves: np.ndarray) -> np.ndarray:
         """Mean square change (d,) of the scores by a table (k, P, buckets) as column j of X becomes ``moves[:, j]``."""
@@ -198,15 +259,19 @@ class BinningMap(FeatureMap):
 
     def compute(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
         out[: len(X), : self.n_features] = 0
-        columns = self.indices(X, threads=threads).T + (np.arange(self.grids, dtype=np.int64) << self.bits)
+        columns = self.indices(X, threads=threads).T + self.starts[:-1]
         np.put_along_axis(out[: len(X)], columns, 1, axis=1)
+
+    def untrained(self) -> BinningMap:
+        return BinningMap(self.widths, self.shifts, self.bits, self.seed)
 
     def scorer(self, coefficients: np.ndarray, intercept: np.ndarray) -> RowScorer:
         return BinningScorer(self, coefficients, intercept)
 
     def to_parts(self) -> tuple[JSON, Arrays]:
         document = {"kind": self.kind, "bits": self.bits, "seed": self.seed}
-        return document, {"binning.widths": self.widths, "binning.shifts": self.shifts}
+        arrays = {"binning.widths": self.widths, "binning.shifts": self.shifts}
+        return document, arrays if self.numbering is None else {**arrays, OCCUPIED: self.numbering.words}
 
     @classmethod
     def from_parts(cls, document: JSON, arrays: Arrays) -> BinningMap:
@@ -221,8 +286,9 @@ class BinningMap(FeatureMap):
             raise FileFormatError(
                 f"the model's grids are damaged: {widths.shape} widths, or numbers that are not finite"
             )
+        numbering = Numbering(arrays[OCCUPIED]) if OCCUPIED in arrays else None
         try:
-            return cls(widths, shifts, bits, seed)
+            return cls(widths, shifts, bits, seed, numbering)
         except (InputError, MismatchError) as error:
             raise FileFormatError(f"the model's grids are damaged: {error}") from error
 
@@ -242,6 +308,16 @@ class BinningMap(FeatureMap):
         return starts, column, self.shifts[at], self._inverse[at], low[at], high[at]
 
 
+def _each_part(work: Callable[[slice], None], rows: int, threads: Threads | None) -> None:
+    """A task for so many rows at a time."""
+    parts = [slice(start, min(start + ROWS_A_TASK, rows)) for start in range(0, rows, ROWS_A_TASK)]
+    if threads is None:
+        for part in parts:
+            work(part)
+    else:
+        threads.each(work, parts)
+
+
 # -- predictions
 
 
@@ -251,20 +327,19 @@ class BinningScorer:
     def __init__(self, map: BinningMap, coefficients: np.ndarray, intercept: np.ndarray) -> None:
         self.map = map
         self.intercept = np.asarray(intercept, np.float64)
-        tables = np.ascontiguousarray(coefficients.T, np.float32)
-        self.table = tables.reshape(len(self.intercept), map.grids, map.buckets)
+        self.table = np.ascontiguousarray(coefficients.T, np.float32)
 
     def scores(self, X: np.ndarray, threads: Threads) -> np.ndarray:
         """(n, outputs) float64 scores of scaled inputs."""
         out = np.empty((len(X), len(self.intercept)))
         for start in range(0, len(X), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
-            self.score_indices(self.map.indices(X[rows], threads=threads), out[rows], threads)
+            self.score_words(self.map.words(X[rows], threads=threads), out[rows], threads)
         return out
 
-    def score_indices(self, indices: np.ndarray, out: np.ndarray, threads: Threads) -> None:
-        """Scores (n, outputs) of rows whose bin indices (P, n) are known."""
-        np.add(scores(indices, self.table, threads).T, self.intercept, out=out)
+    def score_words(self, words: np.ndarray, out: np.ndarray, threads: Threads) -> None:
+        """Scores (n, outputs) of rows whose bin indices are known, in words."""
+        np.add(scores(words, self.table, threads, layout=self.map.layout).T, self.intercept, out=out)
 
 
 def hash_multipliers(seed: int, grids: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -283,7 +358,7 @@ class Occupancy:
 
     rows: int
     buckets: int
-    cells: np.ndarray  # (P,) different cells, told apart by their 64-bit hashes
+    cells: np.ndarray  # (P,) different cells, told apart by their hashes
     occupied: np.ndarray  # (P,) different buckets they fall in
 
     @property
@@ -301,8 +376,12 @@ class Occupancy:
 
 
 def occupancy(map: BinningMap, X: np.ndarray, threads: Threads | None = None) -> Occupancy:
-    """Bins and occupied buckets of the rows X: what hashing costs."""
-    keys = map.keys(X, threads)
-    cells = np.array([len(np.unique(row)) for row in keys])
-    occupied = np.array([len(np.unique(row >> np.uint64(64 - map.bits))) for row in keys])
+    """Bins and occupied buckets of the rows X in some of the grids: what hashing costs."""
+    hashes = np.sort(map.hashes(X, threads)[:: -(-map.grids // GRIDS_COUNTED)], axis=1)
+    cells, occupied = (_different(each) for each in (hashes, hashes >> np.uint32(HASH_BITS - map.bits)))
     return Occupancy(len(X), map.buckets, cells, occupied)
+
+
+def _different(ordered: np.ndarray) -> np.ndarray:
+    """How many different values each row has."""
+    return np.count_nonzero(np.diff(ordered, axis=1), axis=1) + min(1, ordered.shape[1])

@@ -11,18 +11,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from streamrf.features.binning.layout import Layout
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import DataError, MismatchError, NumericalError
 from streamrf.support.threads import Threads
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _LOWEST, _HIGHEST = np.float32(-(2.0**30)), np.float32(2.0**30)  # beyond them every cell is the same one
+GRAIN = 1 << 17  # additions that are worth handing to another thread
 _ROWS = 512  # rows hashed at once: their columns and hashes stay in the first caches
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _add_column(
     x: np.ndarray, shift: np.float32, inverse: np.float32, a: np.uint32, b: np.uint32, low: np.ndarray, high: np.ndarray
 ) -> None:
@@ -33,7 +35,7 @@ def _add_column(
         high[r] += cell * b
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _finish(low: np.ndarray, high: np.ndarray, bits: int, out: np.ndarray) -> None:
     """The top bits of the mixed 64-bit hashes."""
     drop = np.uint64(64 - bits)
@@ -41,7 +43,7 @@ def _finish(low: np.ndarray, high: np.ndarray, bits: int, out: np.ndarray) -> No
         out[r] = (((np.uint64(high[r]) << _HALF) | np.uint64(low[r])) * _MIX) >> drop
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_rows(
     X: np.ndarray, start: int, stop: int, starts: np.ndarray, columns: np.ndarray, shifts: np.ndarray,
     inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, out: np.ndarray,
@@ -63,54 +65,70 @@ def hash_rows(
             _finish(low, high, bits, out[p, first : first + rows])
 
 
-@njit(cache=True, nogil=True)
-def look_up(indices: np.ndarray, table: np.ndarray, start: int, stop: int, out: np.ndarray) -> None:
-    """``out[r] = sum over grids of table[p, indices[p, r]]``; grid after grid, so that one at a time is in cache."""
+@kernel
+def look_up(
+    indices: np.ndarray, table: np.ndarray, starts: np.ndarray, high: np.ndarray, start: int, stop: int, out: np.ndarray
+) -> None:
+    """``out[r] = sum over grids of table[starts[p] + indices[p, r]]``; grid after grid: one at a time is in cache."""
     out[start:stop] = 0
-    for p in range(indices.shape[0]):
-        grid = table[p]
-        for r in range(start, stop):
-            out[r] += grid[indices[p, r]]
+    for p in range(high.shape[0]):
+        grid = table[starts[p] : starts[p + 1]]
+        if high[p] < 0:
+            for r in range(start, stop):
+                out[r] += grid[indices[p, r]]
+        else:
+            for r in range(start, stop):
+                out[r] += grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)]
 
 
-@njit(cache=True, nogil=True)
-def add_to_buckets(indices: np.ndarray, values: np.ndarray, p: int, totals: np.ndarray) -> None:
+@kernel
+def add_to_buckets(
+    indices: np.ndarray, values: np.ndarray, p: int, starts: np.ndarray, high: np.ndarray, totals: np.ndarray
+) -> None:
     """Add one integer a row to the buckets of grid p."""
-    grid = totals[p]
-    for r in range(indices.shape[1]):
-        grid[indices[p, r]] += values[r]
+    grid = totals[starts[p] : starts[p + 1]]
+    if high[p] < 0:
+        for r in range(indices.shape[1]):
+            grid[indices[p, r]] += values[r]
+    else:
+        for r in range(indices.shape[1]):
+            grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)] += values[r]
 
 
-@njit(cache=True, nogil=True)
-def count_buckets(indices: np.ndarray, p: int, counts: np.ndarray) -> None:
+@kernel
+def count_buckets(indices: np.ndarray, p: int, starts: np.ndarray, high: np.ndarray, counts: np.ndarray) -> None:
     """Add one a row to the buckets of grid p."""
-    grid = counts[p]
-    for r in range(indices.shape[1]):
-        grid[indices[p, r]] += 1
+    grid = counts[starts[p] : starts[p + 1]]
+    if high[p] < 0:
+        for r in range(indices.shape[1]):
+            grid[indices[p, r]] += 1
+    else:
+        for r in range(indices.shape[1]):
+            grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather(table: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
     """``out = table[positions]``, in one go whatever the types."""
     for i in range(positions.shape[0]):
         out[i] = table[positions[i]]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter(values: np.ndarray, positions: np.ndarray, table: np.ndarray) -> None:
     """``table[positions] = values``."""
     for i in range(positions.shape[0]):
         table[positions[i]] = values[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_rounded(values: np.ndarray, factor: float, positions: np.ndarray, table: np.ndarray) -> None:
     """``table[positions] = rint(values factor)``."""
     for i in range(positions.shape[0]):
         table[positions[i]] = np.rint(values[i] * factor)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def moved_scores(
     X: np.ndarray, moves: np.ndarray, starts: np.ndarray, columns: np.ndarray, shifts: np.ndarray,
     inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, table: np.ndarray, totals: np.ndarray,
@@ -145,7 +163,7 @@ def moved_scores(
                 totals[j] += change[j, o] * change[j, o]
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _cell(x: np.float32, shift: np.float32, inverse: np.float32) -> np.int32:
     return np.int32(min(max(np.floor((x - shift) * inverse), _LOWEST), _HIGHEST))
 
@@ -153,33 +171,56 @@ def _cell(x: np.float32, shift: np.float32, inverse: np.float32) -> np.int32:
 ROWS_A_BLOCK = 131_072  # rows indexed, looked up and summed at once: the more, the oftener a bucket is found in cache
 
 
-def scores(indices: np.ndarray, table: np.ndarray, threads: Threads, dtype: type = np.float64) -> np.ndarray:
+def flat(table: np.ndarray, layout: Layout | None) -> tuple[np.ndarray, Layout]:
+    """A table (k, P, buckets), or one (k, all bins) of a layout, as the latter with its layout."""
+    if layout is not None:
+        return table, layout
+    return table.reshape(len(table), -1), Layout.whole(*table.shape[1:])
+
+
+def scores(
+    indices: np.ndarray, table: np.ndarray, threads: Threads, dtype: type = np.float64, *, layout: Layout | None = None
+) -> np.ndarray:
     """Z V: for each output and row the sum over grids of its buckets' values, (k, n)."""
     rows = indices.shape[1]
+    table, layout = flat(table, layout)
     out: np.ndarray = np.empty((len(table), rows), dtype)
-    share = max(1, -(-rows // threads.count))  # one part a thread: long parts, for the sake of the cache
+    least = GRAIN // max(1, len(indices) * len(table))
+    share = max(1, least, -(-rows // threads.count))  # one part a thread: long parts, for the sake of the cache
 
     def work(start: int) -> None:
         for values, sums in zip(table, out, strict=True):
-            look_up(indices, values, start, min(start + share, rows), sums)
+            look_up(indices, values, layout.starts, layout.high, start, min(start + share, rows), sums)
 
     threads.each(work, range(0, rows, share))
     return out
 
 
-def add_values(indices: np.ndarray, values: np.ndarray, totals: np.ndarray, threads: Threads) -> None:
+def add_values(
+    indices: np.ndarray, values: np.ndarray, totals: np.ndarray, threads: Threads, *, layout: Layout | None = None
+) -> None:
     """``totals += Z'values``: integers (k, n) into int64 (k, P, buckets). Threads take whole grids."""
+    totals, layout = flat(totals, layout)
+    some = max(1, GRAIN // max(1, values.size))  # grids at a time: handing over small work costs more than doing it
 
-    def work(grid: int) -> None:
-        for row, sums in zip(values, totals, strict=True):
-            add_to_buckets(indices, row, grid, sums)
+    def work(first: int) -> None:
+        for grid in range(first, min(first + some, layout.grids)):
+            for row, sums in zip(values, totals, strict=True):
+                add_to_buckets(indices, row, grid, layout.starts, layout.high, sums)
 
-    threads.each(work, range(len(indices)))
+    threads.each(work, range(0, layout.grids, some))
 
 
-def add_counts(indices: np.ndarray, counts: np.ndarray, threads: Threads) -> None:
+def add_counts(indices: np.ndarray, counts: np.ndarray, threads: Threads, *, layout: Layout | None = None) -> None:
     """Add each row to the counts (P, buckets) of its buckets: the diagonal of Z'Z."""
-    threads.each(lambda grid: count_buckets(indices, grid, counts), range(len(indices)))
+    every, layout = counts.reshape(-1), layout or Layout.whole(*counts.shape)
+    some = max(1, GRAIN // max(1, indices.shape[1]))
+
+    def work(first: int) -> None:
+        for grid in range(first, min(first + some, layout.grids)):
+            count_buckets(indices, grid, layout.starts, layout.high, every)
+
+    threads.each(work, range(0, layout.grids, some))
 
 
 def add_product(indices: np.ndarray, table: np.ndarray, totals: np.ndarray, threads: Threads) -> None:
@@ -247,7 +288,7 @@ class BinningNormal:
     def __init__(self, blocks: Iterable[np.ndarray], buckets: int, threads: Threads) -> None:
         self.blocks, self.threads = list(blocks), threads
         grids = len(self.blocks[0]) if self.blocks else 0
-        self.counts = np.zeros((grids, buckets), np.int64)
+        self.counts = np.zeros((grids, buckets), np.int32)  # as in a run, whose compiled loops are then the same
         for indices in self.blocks:
             add_counts(indices, self.counts, threads)
         self.occupied = OccupiedBuckets.of(self.counts)
@@ -260,7 +301,7 @@ class BinningNormal:
     @property
     def diagonal(self) -> np.ndarray:
         """The diagonal of Z'Z, (m,)."""
-        return self.occupied.compress(self.counts[None])[0]
+        return self.counts.reshape(-1)[self.occupied.positions].astype(np.float64)
 
     def targets(self, Y: np.ndarray) -> np.ndarray:
         """Z'Y, (k, m), for integer targets (k, n) in the order of the rows."""

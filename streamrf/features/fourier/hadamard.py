@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import FileFormatError
 from streamrf.support.threads import Threads
 
@@ -26,7 +26,7 @@ def padded_length(d: int) -> int:
     return 1 << max(0, d - 1).bit_length()
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _pass_over_one_bit(x: np.ndarray, y: np.ndarray) -> None:
     half = x.shape[0] // 2
     low, high = x[:half], x[half:]
@@ -35,7 +35,7 @@ def _pass_over_one_bit(x: np.ndarray, y: np.ndarray) -> None:
         y[2 * i + 1] = low[i] - high[i]
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _pass_over_two_bits(x: np.ndarray, y: np.ndarray) -> None:
     quarter = x.shape[0] // 4
     x0, x1, x2, x3 = x[:quarter], x[quarter : 2 * quarter], x[2 * quarter : 3 * quarter], x[3 * quarter :]
@@ -47,7 +47,7 @@ def _pass_over_two_bits(x: np.ndarray, y: np.ndarray) -> None:
         y[4 * i + 3] = b - d
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def transform(x: np.ndarray, spare: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """H x without normalisation, for a power-of-two length; overwrites both arrays, and returns the result first."""
     left = x.shape[0]
@@ -61,7 +61,7 @@ def transform(x: np.ndarray, spare: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return x, spare
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _project_row(
     row: np.ndarray, diagonals: np.ndarray, permutation: np.ndarray, scale: np.ndarray, x: np.ndarray,
     spare: np.ndarray, out: np.ndarray,
@@ -87,7 +87,7 @@ def _project_row(
         out[i] = x[i] * scale[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def project_rows(
     X: np.ndarray, diagonals: np.ndarray, permutations: np.ndarray, scale: np.ndarray, out: np.ndarray
 ) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core.types import Array
 from numba.extending import intrinsic
 
@@ -20,35 +20,20 @@ from streamrf.features.base import Arrays, FeatureMap
 from streamrf.features.fourier.frequencies import Draw, Kind
 from streamrf.features.fourier.map import ROW_BATCH, ROWS, pack_tiles, tile_intrinsic, tile_of
 from streamrf.features.precision import Precision, make_precision
+from streamrf.features.profiles import PROFILES
 from streamrf.features.scaling import rotate_rows
 from streamrf.support import simd
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import FileFormatError
 from streamrf.support.simd import I32, I64, call
 from streamrf.support.storage.safejson import JSON
 from streamrf.support.threads import Threads
 
 T = simd.Type
+SPARE = 16  # columns, a cache line of float32
 SAMPLE_ROWS = 24_000  # that landmarks are drawn from
 
 
-@dataclass(frozen=True)
-class Profile:
-    """(1 + a s + b s^2) exp(-s), where s is a factor times the sum of |x - c|, or of (x - c)^2, or the root of that."""
-
-    factor: float
-    a: float = 0.0
-    b: float = 0.0
-    norm: int = 2
-    root: bool = True
-
-
-PROFILES = {
-    "gaussian": Profile(0.5, root=False),
-    "laplacian": Profile(1.0, norm=1, root=False),
-    "matern12": Profile(1.0),
-    "matern32": Profile(3.0, 1.0),
-    "matern52": Profile(5.0, 1.0, 1 / 3),
-}
 # exp(-s) = 2^-k exp(f): log2(e), ln 2 in two parts, the farthest s that is told from others, and the series of exp(f)
 EXPONENTIAL = {
     np.dtype(np.float32): ((1.4426950408889634, 0.693359375, -2.12194440e-4, 87.0), 7),
@@ -103,7 +88,7 @@ def _power_of_two(typing: simd.Typing, k: T) -> simd.Intrinsic:
     return k(k), codegen
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _distances(
     X: np.ndarray, C: np.ndarray, zeros: np.ndarray, norm: int, first: int, last: int, out: np.ndarray
 ) -> None:
@@ -127,7 +112,7 @@ def _distances(
                 row += 1
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _profile(line: np.ndarray, root: bool, numbers: np.ndarray, series: np.ndarray, room: np.ndarray) -> None:
     """Distances of one row in ``line`` become values of the kernel; every loop is one of vectors."""
     factor, a, b, log2e, ln2_high, ln2_low, farthest, one = numbers
@@ -148,8 +133,8 @@ def _profile(line: np.ndarray, root: bool, numbers: np.ndarray, series: np.ndarr
         line[j] = (one + s * (a + s * b)) * (total[j] * powers[j])
 
 
-@njit(cache=True, nogil=True)
-def _values(
+@kernel
+def landmark_values(
     X: np.ndarray, C: np.ndarray, zeros: np.ndarray, norm: int, root: bool, numbers: np.ndarray, series: np.ndarray,
     scale: np.floating, out: np.ndarray,
 ) -> None:  # fmt: skip
@@ -158,7 +143,7 @@ def _values(
         np.empty((3, C.shape[0] * C.shape[2]), X.dtype),
         np.empty((ROW_BATCH, C.shape[0] * C.shape[2]), X.dtype),
     )
-    rounded, count = out.itemsize < 4, out.shape[1]
+    rounded, count = scale > 0, out.shape[1]  # to integers; floats have no scale
     for first in range(0, len(X), ROW_BATCH):
         last = min(first + ROW_BATCH, len(X))
         _distances(X, C, zeros, norm, first, last, lines)
@@ -174,6 +159,7 @@ class LandmarkMap(FeatureMap):
     """k(x, c) for every landmark c, times a factor that makes z'z at most one."""
 
     kind = "landmarks"
+    rounds_integers_only = True
 
     kernel: str
     rows: np.ndarray  # (D, d) float64: the landmarks, as scaled inputs
@@ -187,6 +173,11 @@ class LandmarkMap(FeatureMap):
     @property
     def n_features(self) -> int:
         return len(self.rows)
+
+    @property
+    def width(self) -> int:
+        """More than the features: no block is contiguous then, and loops are compiled for one kind of blocks alone."""
+        return len(self.rows) + SPARE
 
     @cached_property
     def amplitudes(self) -> np.ndarray:
@@ -215,14 +206,24 @@ class LandmarkMap(FeatureMap):
 
     def compute(self, X: np.ndarray, out: np.ndarray, threads: Threads) -> None:
         profile, (numbers, series), packed = PROFILES[self.kernel], self._numbers, self._packed
-        zeros, scale = np.zeros(packed.shape[2] + 16, packed.dtype), packed.dtype.type(self.precision.scale)
+        zeros = np.zeros(packed.shape[2] + 16, packed.dtype)
+        scale = packed.dtype.type(self.precision.scale if out.dtype.kind == "i" else 0)
         zeros = zeros[-zeros.ctypes.data % 64 // zeros.itemsize :]
         step = max(ROW_BATCH, -(-len(X) // (4 * threads.count * ROW_BATCH)) * ROW_BATCH)
 
+        def values(moved: np.ndarray, features: np.ndarray) -> None:
+            landmark_values(moved, packed, zeros, profile.norm, profile.root, numbers, series, scale, features)
+
         def rows(first: int) -> None:
-            some = slice(first, min(first + step, len(X)))
-            features = out[some, : len(self.rows)]
-            _values(self.moved(X[some]), packed, zeros, profile.norm, profile.root, numbers, series, scale, features)
+            moved, features = self.moved(X[first : first + step]), out[first : first + step, : len(self.rows)]
+            if out.dtype == packed.dtype:
+                values(moved, features[: len(moved)])
+                return
+            room = np.empty((ROW_BATCH, self.width), packed.dtype)[:, : len(self.rows)]
+            for start in range(0, len(moved), ROW_BATCH):  # one type is compiled, and a few rows stay in cache
+                some = moved[start : start + ROW_BATCH]
+                values(some, room[: len(some)])
+                features[start : start + len(some)] = room[: len(some)]
 
         threads.each(rows, range(0, len(X), step))
 

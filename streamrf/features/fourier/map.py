@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core.types import Array
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike
@@ -17,6 +17,7 @@ from streamrf.features.base import Arrays, FeatureMap
 from streamrf.features.fourier.frequencies import Frequencies
 from streamrf.features.precision import Precision, make_precision
 from streamrf.support import simd
+from streamrf.support.compiled import kernel
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.simd import I64, aligned_empty, call, constant, counted_loop, lanes, splat
 from streamrf.support.storage.safejson import JSON
@@ -132,8 +133,8 @@ def _one_row(
     return tile_intrinsic(X, Z, tile_of(1))
 
 
-@njit(cache=True, nogil=True)
-def _cosines(
+@kernel
+def cosines(
     X: np.ndarray, W: np.ndarray, b: np.ndarray, scale: np.floating, first: int, last: int, out: np.ndarray
 ) -> None:
     """Features of rows ``first:last``: inputs X (n, d), frequencies W (tiles, d, width) and phases b in turns."""
@@ -201,16 +202,16 @@ class PackedCosines:
         factor = self.W.dtype.type(scale)
 
         def rows(first: int) -> None:
-            _cosines(X, self.W, self.b, factor, first, min(first + step, len(X)), out)
+            cosines(X, self.W, self.b, factor, first, min(first + step, len(X)), out)
 
         threads.each(rows, range(0, len(X), step))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def wrap_projections(T: np.ndarray, b: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Features of projections T (n, F) made elsewhere, in radians, with phases b (R F,) in turns: R features each."""
     turn = np.float32(1 / (2 * np.pi))
-    rounded = out.itemsize < 4
+    rounded = scale > 0  # to integers; floats have no scale
     F = T.shape[1]
     for row in range(len(T)):
         line = T[row]
@@ -243,6 +244,7 @@ class FourierMap(FeatureMap):
     """``phase``: one cosine a frequency, at a random phase. ``pairs``: a cosine and a sine a frequency."""
 
     kind = "fourier"
+    rounds_integers_only = True
 
     frequencies: Frequencies
     phases: np.ndarray  # (F,) float64, radians; zeros for pairs
@@ -310,7 +312,12 @@ class FourierMap(FeatureMap):
         projected = np.empty((len(part), len(self.frequencies)), np.float32)
         self.frequencies.structure.project(part, projected, ALONE)
         turns = (self._phases / (2 * np.pi)).astype(np.float32)
-        wrap_projections(projected, turns, np.float32(self.precision.scale), out[first : first + BATCH])
+        wrap_projections(
+            projected,
+            turns,
+            np.float32(self.precision.scale if out.dtype.kind == "i" else 0),
+            out[first : first + BATCH],
+        )
 
     def to_parts(self) -> tuple[JSON, Arrays]:
         names = {"frequencies": self.frequencies.kind, "form": self.form, "precision": self.precision.name}

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
-from scipy.special import ndtri
+import scipy
 
+from streamrf.features.fourier import sobol
 from streamrf.features.fourier.frequencies import Draw, Frequencies, Kind, evenly
 from streamrf.features.fourier.hadamard import transform
+from streamrf.support.compiled import inner_kernel, kernel
 
 WIDEST_ROTATION = 2048  # columns; beyond, principal axes cost more than they give
 _SOBOL_BITS = 30
@@ -125,6 +126,8 @@ def halton_points(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.nd
 
 def _sobol_integers(F: int, coordinates: int) -> np.ndarray:
     """The first F Sobol points as integers of 30 bits."""
+    if coordinates <= sobol.COORDINATES:
+        return sobol.sobol_integers(F, coordinates, _SOBOL_BITS)
     from scipy.stats import qmc  # slow to import
 
     points = qmc.Sobol(coordinates, scramble=False, bits=_SOBOL_BITS).random_base2((F - 1).bit_length())
@@ -174,7 +177,7 @@ def gap_variances(coordinates: int, variances: np.ndarray | None, length_scale: 
 
 def _quantiles(count: int) -> np.ndarray:
     """Normal quantiles at the middles of equal intervals."""
-    return ndtri((np.arange(count) + 0.5) / count)
+    return scipy.special.ndtri((np.arange(count) + 0.5) / count)
 
 
 def _both(g: float, v: np.ndarray, w: np.ndarray) -> Factors:
@@ -187,7 +190,7 @@ def shifted_factors(g: float, F: int) -> Factors:
     shifts = 0.5 * np.linspace(0.0, 1.0, _SHIFTS) ** 2  # they change fastest near 0, and are the same for k and F - k
     u = (np.arange(_QUADRATURE) + 0.5) / _QUADRATURE
     shifted = np.clip((u + shifts[:, None]) % 1.0, 2.0**-54, None)  # 0 has no finite quantile
-    tables = (table.mean(axis=1) for table in _both(g, ndtri(u), ndtri(shifted)))
+    tables = (table.mean(axis=1) for table in _both(g, scipy.special.ndtri(u), scipy.special.ndtri(shifted)))
     k = np.arange(F)
     plain, mirrored = (np.interp(np.minimum(k, F - k) / F, shifts, table) for table in tables)
     return plain, mirrored
@@ -211,7 +214,7 @@ def candidates_within_budget(coordinates: int, points: int) -> int:
     return max(1, min(CANDIDATES, WORK // (coordinates * points)))
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _lattice_error(z: int, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray) -> float:
     F, k, total = len(plain), 0, 0.0
     for i in range(F):
@@ -222,7 +225,7 @@ def _lattice_error(z: int, plain: np.ndarray, mirrored: np.ndarray, same: np.nda
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_generator(
     candidates: np.ndarray, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray
 ) -> int:
@@ -261,7 +264,7 @@ def lattice_points(rng: np.random.Generator, F: int, spread: np.ndarray) -> np.n
 # -- digital nets in base 2: each coordinate's generator matrix is the best of a few random ones
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _full_rank(columns: np.ndarray) -> bool:
     """Whether the matrix of these bit columns is invertible, which makes its coordinate evenly stratified."""
     left = columns.copy()
@@ -275,7 +278,7 @@ def _full_rank(columns: np.ndarray) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _keep_full_rank(columns: np.ndarray, out: np.ndarray) -> int:
     kept = 0
     for i in range(len(columns)):
@@ -293,7 +296,7 @@ def _random_generators(rng: np.random.Generator, count: int, bits: int) -> np.nd
     return out
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _fill_coordinate(columns: np.ndarray, x: np.ndarray) -> None:
     """Coordinate of every point: the generator matrix times the bits of its number."""
     x[0] = 0
@@ -303,7 +306,7 @@ def _fill_coordinate(columns: np.ndarray, x: np.ndarray) -> None:
             x[size + i] = x[i] ^ columns[bit]
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def _net_error(x: np.ndarray, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray) -> float:
     total = 0.0
     for i in range(len(x)):
@@ -311,7 +314,7 @@ def _net_error(x: np.ndarray, plain: np.ndarray, mirrored: np.ndarray, same: np.
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_net_generator(
     candidates: np.ndarray, plain: np.ndarray, mirrored: np.ndarray, same: np.ndarray, opposite: np.ndarray
 ) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+import scipy
 
 from streamrf.support.errors import InputError, NumericalError
 
@@ -108,7 +108,7 @@ class Moments:
             A = self.square.copy()
             A[np.diag_indices_from(A)] += gamma + jitter
             try:
-                coefficients = cho_solve(cho_factor(A, overwrite_a=True), self.cross)
+                coefficients = scipy.linalg.cho_solve(scipy.linalg.cho_factor(A, overwrite_a=True), self.cross)
             except np.linalg.LinAlgError:
                 continue
             return Fit(coefficients, self.target_mean - self.mean @ coefficients)

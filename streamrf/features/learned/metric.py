@@ -7,13 +7,14 @@ rows it has not seen say that it gets better (Radhakrishnan et al. 2024).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from streamrf.support.errors import InputError
+from streamrf.support.threads import ALONE, Threads
 
 ISOTROPIC, DIAGONAL, FULL = "isotropic", "diagonal", "full"
 ROUNDS = 4
@@ -111,38 +112,45 @@ class Metric:
 
 def learn_metric(
     fits: Fits, start: Judged, d: int, *, rounds: int = ROUNDS, forms: tuple[str, ...] = (FULL, DIAGONAL),
-    powers: tuple[float, ...] = POWERS, late: Callable[[], bool] = lambda: False,
+    powers: tuple[float, ...] = POWERS, late: Callable[[], bool] = lambda: False, threads: Threads = ALONE,
 ) -> Metric:  # fmt: skip
     """The best metric on unseen rows: the identity, if no form is clearly better than the isotropic start.
 
-    The first round of each form is made in any case; when it is ``late``, no other begins.
+    The first round of each form is made in any case; when it is ``late``, no other begins. Threads make rounds of all
+    forms at once, more of them than one thread would; what these came to is not looked at, so that all choose alike.
     """
     if unknown := set(forms) - {FULL, DIAGONAL}:
         raise InputError(f"there is no metric of form {sorted(unknown)[0]!r}: choose full or diagonal")
     history = [MetricRound(0, ISOTROPIC, 0.0, start.length_scale, start.error)]
-    factor, best = np.ones(d), start
-    for form in forms:
-        for there, judged in _rounds(fits, start, form, rounds, powers, history):
+    factor, best, M = np.ones(d), start, start.outer_product()
+    made: Iterable[Iterable[_Round]] = [_rounds(fits, start, M, form, rounds, powers) for form in forms]
+    if threads.count > 1 and len(forms) > 1:
+        made = threads.map(list, made)
+    for each in made:
+        for told, there, judged in each:
+            history.append(told)
             if judged.error < best.error:
                 factor, best = there, judged
-            if late() or (history[-1].number >= BEHIND_AFTER and judged.error > BEHIND * best.error):
+            if late() or (told.number >= BEHIND_AFTER and judged.error > BEHIND * best.error):
                 break
     if best.error > start.error * (1.0 - LEAST_GAIN):
         factor, best = np.ones(d), start
     return Metric(factor, best, start, history)
 
 
+_Round = tuple[MetricRound, np.ndarray, Judged]
+
+
 def _rounds(
-    fits: Fits, start: Judged, form: str, rounds: int, powers: tuple[float, ...], history: list[MetricRound]
-) -> Iterator[tuple[np.ndarray, Judged]]:
-    """Rounds of one form, until one brings little."""
+    fits: Fits, start: Judged, M: np.ndarray, form: str, rounds: int, powers: tuple[float, ...]
+) -> Iterator[_Round]:
+    """Rounds of one form, until one brings little; M is that of the start."""
     current = start
     for number in range(1, rounds + 1):
-        M, before = current.outer_product(), current.error
+        M, before = M if current is start else current.outer_product(), current.error
         tried = [(factor := root(M, power, form), fits.fit(factor, current), power) for power in powers]
         factor, judged, power = min(tried, key=lambda one: one[1].error)
         current = fits.tuned(judged)
-        history.append(MetricRound(number, form, power, current.length_scale, current.error))
-        yield factor, current
+        yield MetricRound(number, form, power, current.length_scale, current.error), factor, current
         if number > 1 and current.error > before * (1.0 - LEAST_GAIN):
             return

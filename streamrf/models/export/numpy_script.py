@@ -11,7 +11,9 @@ import numpy as np
 
 from streamrf.data.columns import PERIODS, Columns
 from streamrf.data.readers.csv import NULLS
-from streamrf.models.export import BINNING, DENSE, TURN, ExportedModel
+from streamrf.models.export import LOOKED_UP, TREES, ExportedMap, ExportedModel
+from streamrf.models.export.numpy_maps import map_text, of_member
+from streamrf.statistics.scores import FARTHEST
 from streamrf.support.errors import InputError
 from streamrf.support.storage.files import atomic_write, refuse_existing
 
@@ -99,6 +101,10 @@ def code(table):
             part = np.array([np.nan if g else number(v) for v, g in zip(raw, gone)])[:, None]
             gone = ~np.isfinite(part[:, 0]) if fill is not None else gone
         part[gone] = np.nan if fill is None else fill
+        if column.get("values"):
+            place, codes = {v: i for i, v in enumerate(column["values"])}, A[f"levels{number_of_column}"]
+            places = [place.get(v, -2) for v in part[:, 0].astype(COLUMNS["dtype"]).tolist()]
+            part = np.hstack([part, codes[places, :1]])
         parts += [part, *(each[:, None] for each in circles(part[:, 0], column.get("periods", ())))]
         parts += [gone[:, None].astype(float)] if column.get("flag") else []
     return np.hstack(parts).astype(COLUMNS["dtype"])
@@ -108,6 +114,7 @@ SCALE = '''
 
 def scale(X):
     """The inputs as the features want them."""
+    X = np.clip(X, A["lowest"], A["highest"])
     Z = (X - A["centre"]) * A["factor"]
 '''
 LOGS = """    for j, rate in zip(A["log_columns"], A["log_rates"]):
@@ -123,82 +130,12 @@ ROTATION = """    Z = Z @ A["rotation"]
 SCALED = """    return Z.astype(np.{number})
 """
 
-DENSE_MAP = '''
-
-def turns(Z):
-    """b + x'w in turns, column by column{as_kernel}."""
-    t = np.broadcast_to(A["phases"], (len(Z), A["W"].shape[1]))
-    for x, w in zip(Z.T[:, :, None].astype(np.float64), A["W"].astype(np.float64)):
-        t = (x * w + t).astype(np.{number})
-    return t
-'''
-STRUCTURED_MAP = '''
-
-def hadamard(x):
-    """The Hadamard transform of each row."""
-    n, m = x.shape
-    left = m
-    while left >= 4:
-        x0, x1, x2, x3 = x.reshape(n, 4, m // 4).transpose(1, 0, 2)
-        a, b, c, d = x0 + x1, x0 - x1, x2 + x3, x2 - x3
-        x = np.stack([a + c, b + d, a - c, b - d], axis=2).reshape(n, m)
-        left //= 4
-    if left == 2:
-        low, high = x.reshape(n, 2, m // 2).transpose(1, 0, 2)
-        x = np.stack([low + high, low - high], axis=2).reshape(n, m)
-    return x
-
-
-def turns(Z):
-    """b + x'w in turns; w is a product of diagonals and Hadamard matrices."""
-    blocks = []
-    for diagonals, permutation in zip(A["diagonals"], A["permutations"]):
-        x = np.zeros((len(Z), len(diagonals[0])), np.float32)
-        x[:, : Z.shape[1]] = Z * diagonals[0][: Z.shape[1]]
-        x = hadamard(x)
-        for stage, diagonal in enumerate(diagonals[1:]):
-            x = hadamard((x[:, permutation] if stage == 0 and len(permutation) else x) * diagonal)
-        blocks.append(x)
-    projected = np.hstack(blocks)[:, : len(A["stretch"])] * A["stretch"]
-    repeats = len(A["phases"]) // len(A["stretch"])
-    return np.tile(projected, (1, repeats)) * np.float32({turn!r}) + A["phases"]
-'''
-COSINES = '''
-
-def features(Z):
-    """cos(2 pi t){rounding}, by the polynomial and the roundings of the model's own kernel."""
-    t = turns(Z)
-    t = t - np.rint(t)
-    g = np.{number}(0.25) - np.abs(t)
-    square, series = g * g, np.{number}({last!r})
-    for term in {terms!r}:
-        series = {step}
-    return {result}
-
-
-def scores(Z):
-    return features(Z).astype(np.float64) @ A["coefficients"] + A["intercept"]
-'''
-BINNING_MAP = '''
-
-def scores(Z):
-    """Each grid puts a row in a cell, and a hash of the cell says where in the grid's table its score stands."""
-    total = np.tile(A["intercept"], (len(Z), 1))
-    shift, mix = np.uint64(64 - A["bits"]), np.uint64(0x9E3779B97F4A7C15)
-    for p, table in enumerate(A["coefficients"]):
-        cells = np.clip(np.floor((Z - A["shifts"][p]) * A["inverses"][p]), -(2.0**30), 2.0**30)
-        cells = cells.astype(np.int32).astype(np.uint32)
-        low, high = ((cells * A[half][p]).sum(axis=1, dtype=np.uint32).astype(np.uint64) for half in ("low", "high"))
-        total += table[(((high << np.uint64(32)) | low) * mix) >> shift]
-    return total
-'''
-
 NUMBERS = '''
 
 def predict(X):
     """(n, outputs) predicted numbers of rows {rows}, a block of rows at a time."""
     X = np.asarray({raw}, np.float64)
-    return np.vstack([scores(scale(X[i : i + 512])) for i in range(0, len(X), 512)] or [np.empty((0, {outputs}))])
+    return np.vstack([{total} for i in range(0, len(X), 512)] or [np.empty((0, {outputs}))])
 '''
 CLASSES = '''
 CLASSES = np.array(json.loads(str(A["classes"])))
@@ -207,8 +144,8 @@ CLASSES = np.array(json.loads(str(A["classes"])))
 def predict_proba(X):
     """(n, classes) probabilities of rows {rows}, a block of rows at a time."""
     X = np.asarray({raw}, np.float64)
-    s = np.vstack([scores(scale(X[i : i + 512])) for i in range(0, len(X), 512)] or [np.empty((0, {outputs}))])
-    logits = s @ A["slope"] + A["shift"]
+    s = np.vstack([{total} for i in range(0, len(X), 512)] or [np.empty((0, {outputs}))])
+{bend}    logits = s @ A["slope"] + A["shift"]
     if len(CLASSES) == 2:
         logits = np.hstack([np.zeros_like(logits), logits])
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -257,13 +194,31 @@ def write_script(model: ExportedModel, path: str | Path, *, overwrite: bool = Fa
 
 
 def _arrays(model: ExportedModel) -> dict[str, np.ndarray]:
-    scaling = model.scaling
     names = model.columns.names if model.columns else list(model.feature_names or ())
+    arrays = {"names": np.array(json.dumps(names))}
+    for number, each in enumerate(model.maps):
+        prefix = "" if model.shares is None else f"member{number}."
+        arrays |= {f"{prefix}{name}": array for name, array in _map_arrays(each).items()}
+    if model.shares is not None and model.intercept is not None:
+        arrays |= {"shares": model.shares, "intercept": model.intercept}
+    if model.columns:
+        arrays |= _coding(model.columns)
+    if model.classes:
+        assert model.slope is not None
+        assert model.shift is not None
+        arrays |= {"classes": np.array(json.dumps(list(model.classes))), "slope": model.slope, "shift": model.shift}
+    return arrays
+
+
+def _map_arrays(map: ExportedMap) -> dict[str, np.ndarray]:
+    scaling = map.scaling
     arrays: dict[str, np.ndarray] = {
-        "names": np.array(json.dumps(names)), "centre": scaling.centre, "factor": scaling.factor,
-        "intercept": model.intercept, **model.arrays,
-        "coefficients": model.tables if model.kind == BINNING else model.coefficients,
+        "centre": scaling.centre, "factor": scaling.factor, "lowest": scaling.low, "highest": scaling.high,
+        "intercept": map.intercept, **map.arrays,
+        "coefficients": map.tables if map.kind in LOOKED_UP else map.coefficients,
     }  # fmt: skip
+    if map.kind == TREES:
+        arrays["node_values"] = map.node_tables
     curves = {
         "log_columns": ("log_columns", "log_rates"),
         "rank_columns": ("rank_columns", "rank_offsets", "knots", "levels"),
@@ -272,12 +227,6 @@ def _arrays(model: ExportedModel) -> dict[str, np.ndarray]:
     for part, members in curves.items():
         if len(getattr(scaling, part)):
             arrays |= {name: getattr(scaling, name) for name in members}
-    if model.columns:
-        arrays |= _coding(model.columns)
-    if model.classes:
-        assert model.slope is not None
-        assert model.shift is not None
-        arrays |= {"classes": np.array(json.dumps(list(model.classes))), "slope": model.slope, "shift": model.shift}
     return arrays
 
 
@@ -300,44 +249,34 @@ def script_text(model: ExportedModel, name: str) -> str:
     usage = "predict({name: values, ...})" if coded else "predict(X)"
     parts = [HEAD.format(data=Path(name).with_suffix(".npz").name, name=name, stem=Path(name).stem, usage=usage)]
     parts += [CODE] if coded else []
-    parts += [_scale(model), _map(model)]
+    texts = [_scale(each) + map_text(each) for each in model.maps]
+    parts += texts if model.shares is None else [of_member(text, number) for number, text in enumerate(texts)]
+    total = _total(None if model.shares is None else len(texts))
     last = CLASSES if model.classes else NUMBERS
     decide = "p.argmax(axis=-1)" if model.threshold == 0.5 else f"(p[..., 1] > {model.threshold!r}).astype(int)"
+    middle = "s" if len(model.classes) == 2 else "2.0 * s - 1.0"
+    bend = f"    s = s + {model.bend!r} * np.clip({middle}, -{FARTHEST}, {FARTHEST}) ** 3\n" if model.bend else ""
     raw = "code(X)" if coded else "X"
-    parts.append(last.format(rows=rows, raw=raw, outputs=len(model.intercept), decide=decide))
+    parts.append(last.format(rows=rows, raw=raw, outputs=model.outputs, decide=decide, bend=bend, total=total))
     parts.append(_main(model))
     return "".join(parts)
 
 
-def _scale(model: ExportedModel) -> str:
-    scaling = model.scaling
+def _total(members: int | None) -> str:
+    """The scores of a block of rows."""
+    if members is None:
+        return "scores(scale(X[i : i + 512]))"
+    parts = (f'A["shares"][{n}] * scores{n}(scale{n}(X[i : i + 512]))' for n in range(members))
+    return f'{" + ".join(parts)} + A["intercept"]'
+
+
+def _scale(map: ExportedMap) -> str:
+    scaling = map.scaling
     parts = [SCALE]
     parts += [LOGS] if len(scaling.log_columns) else []
     parts += [RANKS] if len(scaling.rank_columns) else []
     parts += [ROTATION] if len(scaling.rotation) else []
-    return "".join([*parts, SCALED.format(number=_number(model))])
-
-
-def _number(model: ExportedModel) -> str:
-    return "float64" if model.double else "float32"
-
-
-def _map(model: ExportedModel) -> str:
-    if model.kind == BINNING:
-        return BINNING_MAP
-    number = _number(model)
-    fused = model.kind == DENSE and not model.double
-    step = "(series * square.astype(np.float64) + term).astype(np.float32)"
-    plain = f"series * square + np.{number}(term)"
-    *terms, last = model.sine
-    rounded = f"np.rint(series * g * np.{number}({model.scale}))"
-    first = DENSE_MAP if model.kind == DENSE else STRUCTURED_MAP
-    as_kernel = ", each step rounded once as a fused multiply-add is" if fused else ""
-    return first.format(number=number, as_kernel=as_kernel, turn=float(TURN)) + COSINES.format(
-        rounding=f" times {model.scale}, rounded" if model.rounded else "", number=number, last=last,
-        terms=tuple(reversed(terms)), step=step if fused else plain,
-        result=rounded if model.rounded else "series * g",
-    )  # fmt: skip
+    return "".join([*parts, SCALED.format(number="float64" if map.double else "float32")])
 
 
 def _main(model: ExportedModel) -> str:
@@ -353,7 +292,7 @@ def _main(model: ExportedModel) -> str:
         header = '["prediction", *(f"p_{label}" for label in CLASSES)]'
         lines = "[CLASSES[decide(p)], *p] for p in predict_proba(table)"
     else:
-        outputs = len(model.intercept)
+        outputs = model.outputs
         header = repr(["prediction"] if outputs == 1 else [f"prediction_{k}" for k in range(outputs)])
         lines = "predict(table)"
     return MAIN.format(table=table, header=header, lines=lines)

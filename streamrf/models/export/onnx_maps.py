@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from streamrf.features.binning.map import GOLDEN
-from streamrf.models.export import BINNING, DENSE, TURN, ExportedModel
+from streamrf.models.export import BINNING, DENSE, LANDMARKS, TREES, TURN, ExportedMap
 from streamrf.support.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -138,10 +138,14 @@ WORD, HALF = 1 << 32, 1 << 16
 MIX_LOW, MIX_HIGH = GOLDEN % WORD, GOLDEN // WORD
 
 
-def scores(graph: Graph, model: ExportedModel, Z: str) -> str:
+def scores(graph: Graph, model: ExportedMap, Z: str) -> str:
     """(n, outputs) scores of scaled inputs."""
     if model.kind == BINNING:
         total = _binned(graph, model, Z)
+    elif model.kind == TREES:
+        total = _grown(graph, model, Z)
+    elif model.kind == LANDMARKS:
+        total = graph.op("MatMul", _kernel_values(graph, model, Z), model.coefficients)
     else:
         features = graph.cast(_cosines(graph, model, _turns(graph, model, Z)), np.float64)
         total = graph.op("MatMul", features, model.coefficients)
@@ -151,7 +155,7 @@ def scores(graph: Graph, model: ExportedModel, Z: str) -> str:
 # -- Fourier features
 
 
-def _turns(graph: Graph, model: ExportedModel, Z: str) -> str:
+def _turns(graph: Graph, model: ExportedMap, Z: str) -> str:
     arrays = model.arrays
     if model.kind != DENSE:
         return _structured(graph, model, Z)
@@ -170,7 +174,7 @@ def _multiply_add(body: Graph, total: str, x: str, w: str) -> str:
     return body.cast(body.op("Add", product, body.cast(total, np.float64)), np.float32)
 
 
-def _structured(graph: Graph, model: ExportedModel, Z: str) -> str:
+def _structured(graph: Graph, model: ExportedMap, Z: str) -> str:
     """Products of diagonals and Hadamard matrices, in float32 and in the order of our kernel."""
     arrays = model.arrays
     length, d = arrays["diagonals"].shape[2], model.n_inputs
@@ -219,7 +223,7 @@ def _interleaved(graph: Graph, parts: list[str], length: int) -> str:
     return graph.op("Reshape", stacked, [-1, length])
 
 
-def _cosines(graph: Graph, model: ExportedModel, t: str) -> str:
+def _cosines(graph: Graph, model: ExportedMap, t: str) -> str:
     """cos(2 pi t) by our polynomial, rounded to integers where the model's features are."""
     number = np.float64 if model.double else np.float32
     fused = model.kind == DENSE and not model.double
@@ -244,10 +248,96 @@ def _fused(graph: Graph, series: str, square: str, term: float) -> str:
     return graph.cast(graph.op("Add", product, graph.constant([[term]], np.float64)), np.float32)
 
 
+# -- landmarks
+
+
+def _kernel_values(graph: Graph, model: ExportedMap, Z: str) -> str:
+    """Of inputs and landmarks, in float64 from distances in the metric of the model."""
+    arrays, number = model.arrays, np.float64 if model.double else np.float32
+    wide, diagonal = graph.cast(Z, np.float64), arrays["metric"].ndim == 1
+    moved = graph.op("Mul", wide, arrays["metric"][None]) if diagonal else graph.op("MatMul", wide, arrays["metric"])
+    moved = graph.cast(graph.cast(moved, number), np.float64)
+    rows = graph.op("Unsqueeze", graph.op("Transpose", moved, perm=[1, 0]), [2])
+    start, landmarks = graph.rows_of(moved, np.zeros(len(arrays["landmarks"]))), arrays["landmarks"].T
+    types, (factor, a, b) = [np.float64] * 3, arrays["profile"]
+    s = graph.scan(start, [rows, graph.constant(landmarks)], types, _absolute if arrays["norm"] == 1 else _squared)
+    s = graph.op("Mul", s, [[factor]])
+    s = graph.op("Sqrt", s) if arrays["root"] else s
+    grown = graph.op("Add", graph.op("Mul", graph.op("Add", graph.op("Mul", s, [[b]]), [[a]]), s), [[1.0]])
+    values = graph.op("Mul", grown, graph.op("Exp", graph.op("Neg", s)))
+    if not model.rounded:
+        return values
+    return graph.op("Round", graph.op("Mul", values, [[float(model.scale)]]))
+
+
+def _squared(body: Graph, total: str, x: str, c: str) -> str:
+    gap = body.op("Sub", x, c)
+    return body.op("Add", total, body.op("Mul", gap, gap))
+
+
+def _absolute(body: Graph, total: str, x: str, c: str) -> str:
+    return body.op("Add", total, body.op("Abs", body.op("Sub", x, c)))
+
+
+# -- trees
+
+
+def _grown(graph: Graph, model: ExportedMap, Z: str) -> str:
+    """A look-up in the values of each tree; the places of levels come after the inputs."""
+    arrays = model.arrays
+    if arrays["places"].shape[1]:
+        on = graph.cast(graph.op("Greater", Z, arrays["on"][None]), np.float32)
+        places = graph.op("Min", graph.op("MatMul", on, arrays["places"]), np.float32(255))
+        Z = graph.op("Concat", Z, places, axis=1)
+    total = graph.rows_of(Z, np.zeros(len(model.intercept)))
+    if len(arrays["columns"]):
+        total = _symmetric(graph, model, Z, total)
+    return _noded(graph, model, Z, total) if len(arrays["node_columns"]) else total
+
+
+def _symmetric(graph: Graph, model: ExportedMap, Z: str, start: str) -> str:
+    """The sides that a row is on are the bits of the number of its leaf."""
+    columns, thresholds = model.arrays["columns"], model.arrays["thresholds"]
+    bits = 1 << np.arange(columns.shape[1], dtype=np.int64)[::-1]
+
+    def look_up(body: Graph, total: str, column: str, threshold: str, values: str) -> str:
+        sides = body.cast(body.op("Greater", body.op("Gather", Z, column, axis=1), threshold), np.int64)
+        leaf = body.op("ReduceSum", body.op("Mul", sides, bits[None]), [1], keepdims=0)
+        return body.op("Add", total, body.cast(body.op("Gather", values, leaf, axis=0), np.float64))
+
+    scanned = [graph.constant(each) for each in (columns, thresholds, model.tables)]
+    return graph.scan(start, scanned, [np.float64, np.int64, np.float32, np.float32], look_up)
+
+
+def _noded(graph: Graph, model: ExportedMap, Z: str, start: str) -> str:
+    """As many steps from node to node as the deepest leaf takes. Leaves are nodes that lead to themselves: the cut is
+    in the first column, beyond which no value is."""
+    arrays = model.arrays
+    trees, inner = arrays["node_columns"].shape
+    leaves = np.arange(inner, 2 * inner + 1)
+    columns = np.pad(arrays["node_columns"], ((0, 0), (0, inner + 1)))
+    thresholds = np.pad(arrays["node_thresholds"], ((0, 0), (0, inner + 1)), constant_values=np.inf)
+    both = np.broadcast_to(leaves[:, None], (trees, inner + 1, 2))
+    children = np.concatenate([arrays["children"], both], axis=1).reshape(trees, -1)
+    first = graph.cast(graph.rows_of(Z, np.zeros(1)), np.int64)  # (n, 1)
+
+    def look_up(body: Graph, total: str, column: str, threshold: str, child: str, values: str) -> str:
+        node = body.op("Identity", first)
+        for _ in range(int(arrays["depth"])):
+            value = body.op("GatherElements", Z, body.op("Gather", column, node, axis=0), axis=1)
+            beyond = body.cast(body.op("Greater", value, body.op("Gather", threshold, node, axis=0)), np.int64)
+            node = body.op("Gather", child, body.op("Add", body.op("Mul", node, np.int64(2)), beyond), axis=0)
+        leaf = body.op("Sub", body.op("Squeeze", node, [1]), np.int64(inner))
+        return body.op("Add", total, body.cast(body.op("Gather", values, leaf, axis=0), np.float64))
+
+    scanned = [graph.constant(each) for each in (columns, thresholds, children, model.node_tables)]
+    return graph.scan(start, scanned, [np.float64, np.int64, np.float32, np.int64, np.float32], look_up)
+
+
 # -- random binning
 
 
-def _binned(graph: Graph, model: ExportedModel, Z: str) -> str:
+def _binned(graph: Graph, model: ExportedMap, Z: str) -> str:
     """Cells of a grid, the hash of a row's cells, and a look-up, grid after grid.
 
     The hash is arithmetic modulo 2^32 and 2^64. Here it is done with products below 2^63, so that nothing overflows and

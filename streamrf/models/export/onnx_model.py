@@ -5,13 +5,15 @@ It differs from our own predictions by the rounding of the last sum only.
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 
 from streamrf.data.columns import ONEHOT, PERIODS, TARGET, Column, Columns
-from streamrf.models.export import ExportedModel
+from streamrf.models.export import ExportedMap, ExportedModel
 from streamrf.models.export.onnx_maps import Graph, free_prefix, scores
+from streamrf.statistics.scores import FARTHEST
 from streamrf.support.errors import InputError
 from streamrf.support.storage.files import atomic_write
 
@@ -30,11 +32,15 @@ def write_onnx(model: ExportedModel, path: str | Path, *, overwrite: bool = Fals
 def build(model: ExportedModel) -> Graph:
     graph = Graph(free_prefix(model.columns.names if model.columns else ()))
     X = _coded(graph, model.columns) if model.columns else graph.input("X", np.float64, ["n", model.n_inputs])
-    result = scores(graph, model, _scaled(graph, model, X))
+    found = [scores(graph, each, _scaled(graph, each, X)) for each in model.maps]
+    if model.shares is not None and model.intercept is not None:
+        parts = [graph.op("Mul", each, share[None]) for each, share in zip(found, model.shares, strict=True)]
+        found = [*parts, graph.constant(model.intercept[None])]
+    result = reduce(lambda total, score: graph.op("Add", total, score), found)
     if model.classes:
         _classes(graph, model, result)
     else:
-        graph.output(result, "prediction", np.float64, ["n", len(model.intercept)])
+        graph.output(result, "prediction", np.float64, ["n", model.outputs])
     return graph
 
 
@@ -43,22 +49,22 @@ def build(model: ExportedModel) -> Graph:
 
 def _coded(graph: Graph, columns: Columns) -> str:
     """Raw columns, an input (n, 1) each, as features: categories are text, missing is ""; in numbers it is NaN."""
-    parts = [part for column in columns.columns for part in _column(graph, column)]
+    parts = [part for column in columns.columns for part in _column(graph, column, columns.dtype)]
     joined = graph.op("Concat", *parts, axis=1)
     return graph.cast(graph.cast(joined, np.float32), np.float64) if columns.dtype == "float32" else joined
 
 
-def _column(graph: Graph, column: Column) -> list[str]:
-    return _category(graph, column) if column.is_category else _number(graph, column)
+def _column(graph: Graph, column: Column, dtype: str) -> list[str]:
+    return _category(graph, column) if column.is_category else _number(graph, column, dtype)
 
 
-def _number(graph: Graph, column: Column) -> list[str]:
+def _number(graph: Graph, column: Column, dtype: str) -> list[str]:
     value = graph.input(column.name, np.float64, ["n", 1])
     if column.fill is None:
         return [value, *_circles(graph, column, value)]
     missing = graph.op("Not", graph.op("Less", graph.op("Abs", value), [[np.inf]]))  # NaN is not less either
     filled = graph.op("Where", missing, graph.constant([[column.fill]], np.float64), value)
-    parts = [filled, *_circles(graph, column, filled)]
+    parts = [filled, *_circles(graph, column, filled), *_value_means(graph, column, filled, dtype)]
     return [*parts, graph.cast(missing, np.float64)] if column.flag else parts
 
 
@@ -70,6 +76,19 @@ def _circles(graph: Graph, column: Column, days: str) -> list[str]:
         turns = graph.op("Mul", graph.op("Sub", periods, graph.op("Floor", periods)), [[2 * np.pi]])
         parts += [graph.cast(graph.op(wave, graph.cast(turns, np.float32)), np.float64) for wave in ("Sin", "Cos")]
     return parts
+
+
+def _value_means(graph: Graph, column: Column, value: str, dtype: str) -> list[str]:
+    """The mean of the target for each of a few values, and that of all for others."""
+    if not column.values:
+        return []
+    assert column.table is not None
+    means = column.table.codes[-1, :, :1]
+    if dtype == "float32":
+        value = graph.cast(graph.cast(value, np.float32), np.float64)
+    hit = graph.cast(graph.op("Equal", value, graph.constant([column.values], np.float64)), np.float64)
+    away = graph.constant(means[: len(column.values)] - means[-2])
+    return [graph.op("Add", graph.op("MatMul", hit, away), means[-2:-1])]
 
 
 def _category(graph: Graph, column: Column) -> list[str]:
@@ -121,9 +140,10 @@ def _ordinal(graph: Graph, column: Column, code: str) -> str:
 # -- scaling
 
 
-def _scaled(graph: Graph, model: ExportedModel, X: str) -> str:
+def _scaled(graph: Graph, model: ExportedMap, X: str) -> str:
     """Scaled inputs in the type that the map wants."""
     s = model.scaling
+    X = graph.op("Min", graph.op("Max", X, s.low[None]), s.high[None])
     Z = graph.op("Mul", graph.op("Sub", X, s.centre[None]), s.factor[None])
     curves = {int(j): _log_curve(graph, model, X, k) for k, j in enumerate(s.log_columns)}
     curves |= {int(j): _rank_curve(graph, model, X, k) for k, j in enumerate(s.rank_columns)}
@@ -146,7 +166,7 @@ def _with_curves(graph: Graph, Z: str, curves: dict[int, str], d: int) -> list[s
     return parts
 
 
-def _log_curve(graph: Graph, model: ExportedModel, X: str, k: int) -> str:
+def _log_curve(graph: Graph, model: ExportedMap, X: str, k: int) -> str:
     s = model.scaling
     j = int(s.log_columns[k])
     x = graph.columns(X, j, j + 1)
@@ -155,7 +175,7 @@ def _log_curve(graph: Graph, model: ExportedModel, X: str, k: int) -> str:
     return graph.op("Mul", graph.op("Sub", log, [[s.centre[j]]]), [[s.factor[j]]])
 
 
-def _rank_curve(graph: Graph, model: ExportedModel, X: str, k: int) -> str:
+def _rank_curve(graph: Graph, model: ExportedMap, X: str, k: int) -> str:
     """Piecewise linear: the first level, and for each piece its rise times the share of it that lies below x."""
     s = model.scaling
     a, b = s.rank_offsets[k : k + 2]
@@ -172,10 +192,21 @@ def _rank_curve(graph: Graph, model: ExportedModel, X: str, k: int) -> str:
 # -- classes
 
 
+def _bent(graph: Graph, model: ExportedModel, scores: str) -> str:
+    if not model.bend:
+        return scores
+    middle = scores
+    if len(model.classes) > 2:
+        middle = graph.op("Sub", graph.op("Mul", scores, [[2.0]]), [[1.0]])
+    near = graph.op("Min", graph.op("Max", middle, [[-FARTHEST]]), [[FARTHEST]])
+    cube = graph.op("Mul", graph.op("Mul", near, near), near)
+    return graph.op("Add", scores, graph.op("Mul", cube, [[model.bend]]))
+
+
 def _classes(graph: Graph, model: ExportedModel, scores: str) -> None:
     assert model.slope is not None
     assert model.shift is not None
-    logits = graph.op("Add", graph.op("MatMul", scores, model.slope), model.shift[None])
+    logits = graph.op("Add", graph.op("MatMul", _bent(graph, model, scores), model.slope), model.shift[None])
     if len(model.classes) == 2:
         logits = graph.op("Concat", graph.op("Mul", logits, [[0.0]]), logits, axis=1)
     labels = np.asarray(model.classes)

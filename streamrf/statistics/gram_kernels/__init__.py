@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, cached_property
 
 import numpy as np
 
 from streamrf.features.precision import LIMITS
 from streamrf.statistics.gram_kernels.base import Layout, Product
-from streamrf.statistics.gram_kernels.integer import ByteProduct, IntegerProduct
+from streamrf.statistics.gram_kernels.integer import ByteProduct, DotProduct, IntegerProduct
 from streamrf.statistics.gram_kernels.libraries import BlasProduct, MklProduct, library
+from streamrf.support.simd import has_dots
 from streamrf.support.threads import Threads, Work, in_turn
 
 RACE_ROWS, RACE_SIZE = 1024, 960
 RACE_ROUNDS = 7  # a long run with the wrong product costs more than a few hundredths of a second
-SEVEN = 7  # bits: what the kernel of bytes is for
+SEVEN, EIGHT, TWENTY = 7, 8, 20  # bits: of the kernel of bytes, of that of dots at most, and what is left to BLAS
+FEW_PRODUCTS = 2e9  # a twentieth of a second
 PRODUCT_ROWS = 4096  # no product takes larger blocks
 
 
-def choose_product(precision: int | str, threads: int, name: str | None = None) -> Product:
-    """The fastest proven product at this precision (7, 8, 12, 'float32', 'float64'), or the one named."""
+def choose_product(
+    precision: int | str, threads: int, name: str | None = None, *, products: float = math.inf
+) -> Product:
+    """The fastest proven product at this precision (7, 8, 12, 'float32', 'float64'), or the one named.
+
+    Where a run has few ``products`` to add (rows D^2), it is done before a race would be, and nothing is compiled.
+    """
     if precision not in LIMITS:
         return BlasProduct(precision)
+    if name is None and products <= FEW_PRODUCTS and (plain := _proven_blas(int(precision))) is not None:
+        return plain
     candidates = proven_products(int(precision))
     return candidates[name or _fastest(int(precision), threads)]
 
@@ -51,14 +61,25 @@ class DeferredProduct(Product):
 
 
 @cache
+def _proven_blas(bits: int) -> Product | None:
+    product = BlasProduct(bits)
+    return product if prove(product, bits) else None
+
+
+@cache
 def proven_products(bits: int) -> dict[str, Product]:
     """Every product that gives the right integers here, worst case included."""
-    products: list[Product] = [IntegerProduct(), BlasProduct(bits)]
+    products: list[Product] = []
+    if bits < TWENTY:  # beyond 16 bits there is float64 arithmetic only
+        products.append(IntegerProduct())
     if bits == SEVEN:
         products.append(ByteProduct())
-    if library() is not None:
+    if bits <= EIGHT and has_dots():
+        products.append(DotProduct())
+    if library() is not None and bits < TWENTY:
         products.append(MklProduct(bits))
-    return {product.name: product for product in products if prove(product, bits)}
+    proven = [_proven_blas(bits), *(product for product in products if prove(product, bits))]
+    return {product.name: product for product in proven if product is not None}
 
 
 def prove(product: Product, bits: int) -> bool:

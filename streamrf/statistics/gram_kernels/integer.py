@@ -12,40 +12,46 @@ import math
 import threading
 
 import numpy as np
-from numba import njit
 
 from streamrf.features.precision import LIMITS
 from streamrf.statistics.gram_kernels.base import PANEL, Layout, Product, each_panel
 from streamrf.statistics.gram_kernels.tiles import (
     COLUMNS,
+    DOTS,
     FOURS,
     GROUPS,
     PAIRS,
     RAISED,
+    RAISED_DOTS,
     SPARE,
     TILE,
+    add_tile_of_dots,
     add_tile_of_fours,
     add_tile_of_pairs,
     pack_slices,
     regroup,
     share_of_tile,
+    tile_of_dots,
     tile_of_fours,
     tile_of_pairs,
     whole_groups,
 )
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.simd import aligned_empty
 from streamrf.support.threads import Threads
 
 Array = np.ndarray
 
 SLICES = 4  # of a block
-SHARES = tuple(share_of_tile(per) if per in COLUMNS else 0 for per in range(FOURS + 1))
+SHARES = tuple(share_of_tile(way) if way in COLUMNS else 0 for way in range(DOTS + 1))
+RAISES = (0, 0, 0, 0, RAISED, RAISED_DOTS)  # of each way
 
-assert all(limit * limit * PAIRS * GROUPS < 2**31 for limit in LIMITS.values())
+assert all(limit * limit * PAIRS * GROUPS < 2**31 for bits, limit in LIMITS.items() if bits <= 12)
+assert 255 * 128 * FOURS * GROUPS < 2**31
 
 
-@njit(cache=True, nogil=True)
-def _panel(rows: Array, first_tile: int, columns: Array, per: int, scratch: Array, totals: Array) -> None:
+@inner_kernel
+def _panel(rows: Array, first_tile: int, columns: Array, way: int, scratch: Array, totals: Array) -> None:
     """Add the products of the packed row tiles from ``first_tile`` on with the packed columns of one panel.
 
     Tiles above the diagonal are left out, and so are the entries above it in tiles that it crosses.
@@ -55,7 +61,7 @@ def _panel(rows: Array, first_tile: int, columns: Array, per: int, scratch: Arra
     panel_width, panel_height = totals.shape
     a, b, s = rows.ctypes.data, columns.ctypes.data, np.intp(scratch.ctypes.data)
     t, stride = totals.ctypes.data, totals.strides[0]
-    share = SHARES[per]
+    share = SHARES[way]
     for r in range(first_tile, row_tiles):
         i0 = (r - first_tile) * height
         filled = min(height, panel_height - i0)
@@ -67,12 +73,16 @@ def _panel(rows: Array, first_tile: int, columns: Array, per: int, scratch: Arra
             column = np.intp(b + c * columns.strides[0])
             if filled == height and i0 >= j1 and j1 - j0 == width:
                 place, soon = np.intp(t + j0 * stride + i0 * 8), np.intp(tile + rows.strides[0] + c * share)
-                if per == FOURS:
+                if way == DOTS:
+                    add_tile_of_dots(tile, column, groups, place, stride, soon)
+                elif way == FOURS:
                     add_tile_of_fours(tile, column, groups, place, stride, soon)
                 else:
                     add_tile_of_pairs(tile, column, groups, place, stride, soon)
                 continue
-            if per == FOURS:
+            if way == DOTS:
+                tile_of_dots(tile, column, groups, s)
+            elif way == FOURS:
                 tile_of_fours(tile, column, groups, s)
             else:
                 tile_of_pairs(tile, column, groups, s)
@@ -82,28 +92,23 @@ def _panel(rows: Array, first_tile: int, columns: Array, per: int, scratch: Arra
                     line[i0 + i] += np.int64(sums[i])
 
 
-@njit(cache=True, nogil=True)
-def _panel_of_slices(
-    packed: Array, rows: int, per: int, j0: int, j1: int, columns: Array, scratch: Array, totals: Array
-) -> None:
-    """Add every slice of a packed block of so many rows to the panel of columns ``j0:j1``."""
-    tiles, raised = (j1 - j0 + columns.shape[2] - 1) // columns.shape[2], RAISED if per == FOURS else 0
-    for s in range(len(packed)):
-        groups = whole_groups(min(GROUPS * per, rows - s * GROUPS * per), per)
-        regroup(packed[s], j0, j1, raised, columns[:tiles, :groups])
-        _panel(packed[s], j0 // TILE, columns[:tiles, :groups], per, scratch, totals)
-
-
-@njit(cache=True, nogil=True)
-def _all_panels(Z: Array, size: int, width: int, packed: Array, columns: Array, scratch: Array, totals: Array) -> None:
-    """A whole block on one thread, without returning to Python between panels."""
-    pack_slices(Z, 0, size, 0, packed.shape[1], packed)
-    offset = 0
-    for j0 in range(0, size, width):
+@kernel
+def _add_panels(
+    packed: Array, rows: int, way: int, size: int, width: int, first: int, last: int, columns: Array, scratch: Array,
+    totals: Array,
+) -> None:  # fmt: skip
+    """Add every slice of a packed block of so many rows to the panels ``first:last``, ``width`` columns each."""
+    per = min(way, FOURS)
+    offset = width * (first * size - width * (first * (first - 1) // 2))
+    for j0 in range(first * width, min(last * width, size), width):
         j1 = min(j0 + width, size)
         length = (j1 - j0) * (size - j0)
         panel = totals[offset : offset + length].reshape(j1 - j0, size - j0)
-        _panel_of_slices(packed, len(Z), 4 // Z.itemsize, j0, j1, columns, scratch, panel)
+        tiles = (j1 - j0 + columns.shape[2] - 1) // columns.shape[2]
+        for s in range(len(packed)):
+            groups = whole_groups(min(GROUPS * per, rows - s * GROUPS * per), per)
+            regroup(packed[s], j0, j1, RAISES[way], columns[:tiles, :groups])
+            _panel(packed[s], j0 // TILE, columns[:tiles, :groups], way, scratch, panel)
         offset += length
 
 
@@ -111,9 +116,10 @@ class IntegerProduct(Product):
     """int16 features, in pairs of rows."""
 
     name = "integer"
-    per = PAIRS
+    way = PAIRS
 
     def __init__(self) -> None:
+        self.per = min(self.way, FOURS)
         self.dtype = np.dtype(np.int16 if self.per == PAIRS else np.int8)
         self.rows = SLICES * GROUPS * self.per
         self._buffers = threading.local()
@@ -124,22 +130,26 @@ class IntegerProduct(Product):
             add_block(Z[first : first + self.rows], layout, totals, threads)
 
     def _alone(self, Z: Array, layout: Layout, totals: Array, threads: Threads) -> None:
-        _all_panels(Z, layout.size, layout.panel_width, self._packed(Z, layout), *self._work(layout), totals)
+        packed = self._packed(Z, layout)
+        pack_slices(Z, 0, layout.size, 0, packed.shape[1], RAISES[self.way], packed)
+        self._multiply(packed, len(Z), layout, 0, len(layout.starts), totals)
 
     def _together(self, Z: Array, layout: Layout, totals: Array, threads: Threads) -> None:
         packed = self._packed(Z, layout)
 
         def pack(number: int) -> None:
             j0 = layout.starts[number]
-            pack_slices(Z, j0, layout.size, j0 // TILE, -(-(j0 + layout.width(j0)) // TILE), packed)
+            pack_slices(Z, j0, layout.size, j0 // TILE, -(-(j0 + layout.width(j0)) // TILE), RAISES[self.way], packed)
 
         def multiply(number: int) -> None:
-            j0 = layout.starts[number]
-            panel = layout.panel(totals, number)
-            _panel_of_slices(packed, len(Z), self.per, j0, j0 + layout.width(j0), *self._work(layout), panel)
+            self._multiply(packed, len(Z), layout, number, number + 1, totals)
 
         each_panel(layout, threads, pack)
         each_panel(layout, threads, multiply)
+
+    def _multiply(self, packed: Array, rows: int, layout: Layout, first: int, last: int, totals: Array) -> None:
+        size, width = layout.size, layout.panel_width
+        _add_panels(packed, rows, self.way, size, width, first, last, *self._work(layout), totals)
 
     def _packed(self, Z: Array, layout: Layout) -> Array:
         """Room for the block in slices and tiles, each with what its sums begin with: [slice, tile, group, column]."""
@@ -148,7 +158,7 @@ class IntegerProduct(Product):
 
     def _work(self, layout: Layout) -> tuple[Array, Array]:
         """Room for one slice of a panel's columns, and for one tile, of this thread's own."""
-        width = COLUMNS[self.per]
+        width = COLUMNS[self.way]
         columns = self._buffer("columns", (-(-layout.width(0) // width), GROUPS, width))
         return columns, self._buffer("tile", (width, TILE))
 
@@ -162,11 +172,18 @@ class IntegerProduct(Product):
         return kept[:size].reshape(shape)
 
     def work_bytes(self, layout: Layout, threads: int) -> int:
-        return 4 * (SLICES * (1 + GROUPS) * (layout.size + TILE) + GROUPS * threads * (PANEL + COLUMNS[self.per]))
+        return 4 * (SLICES * (1 + GROUPS) * (layout.size + TILE) + GROUPS * threads * (PANEL + COLUMNS[self.way]))
 
 
 class ByteProduct(IntegerProduct):
     """int8 features of seven bits, in groups of four rows: as fast as a CPU without VNNI goes."""
 
     name = "bytes"
-    per = FOURS
+    way = FOURS
+
+
+class DotProduct(IntegerProduct):
+    """int8 features of seven or eight bits, in groups of four rows, for CPUs with VNNI or SDOT."""
+
+    name = "dots"
+    way = DOTS

@@ -35,7 +35,7 @@ class BlasProduct(Product):
     def __init__(self, precision: int | str) -> None:
         if precision in LIMITS:
             limit = LIMITS[int(precision)]
-            self.dtype = np.dtype(np.int16)
+            self.dtype = np.min_scalar_type(-max(limit, 128))
             self.work = np.dtype(np.float32 if limit * limit * 512 < 2**24 else np.float64)
             self.slice = min(4096, (2 ** (24 if self.work == np.float32 else 53) - 1) // (limit * limit))
         else:

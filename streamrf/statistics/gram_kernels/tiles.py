@@ -8,6 +8,8 @@ registers. It begins with the sums that stand in front of the first tile's group
 - Fours: one side is unsigned, its features raised by RAISED; one instruction multiplies and adds two rows into int16
   lanes. Two such sums fit an int16 at seven bits (4 * 126 * 63 < 2^15), and are then widened to int32: five
   instructions where pairs take eight.
+- Dots: groups of four by one instruction that multiplies and adds them into int32 lanes, where the CPU has it (VNNI of
+  x86, SDOT of ARM). Eight bits fit. On x86 one side is unsigned, its features raised by 128; on ARM none is.
 """
 
 from __future__ import annotations
@@ -16,22 +18,27 @@ from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from streamrf.features.precision import LIMITS
 from streamrf.statistics.gram_kernels.base import PANEL
 from streamrf.support import simd
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.simd import (
     I8,
     I16,
     I32,
     I64,
+    add_dot_pairs,
     add_widened,
     constant,
     counted_loop,
     dot_bytes,
+    dot_fours,
     dot_pairs,
+    dots_are_signed,
+    has_dots,
     lanes,
     mixed,
     own_function,
@@ -42,12 +49,14 @@ from streamrf.support.simd import (
 
 T = simd.Type
 PAIRS, FOURS = 2, 4  # rows of a group
+DOTS = 5  # a way to multiply groups of four rows
 VECTORS = 2
-COLUMNS = {PAIRS: 6, FOURS: 4}  # as many as leave no sum without a register
+COLUMNS = {PAIRS: 6, FOURS: 4, DOTS: 6}  # as many as leave no sum without a register
 TILE = VECTORS * lanes()
 GROUPS = 256  # of a slice: a tile of rows then takes 16 kB, half of the first cache
 UNROLLED = 4  # groups a turn of the innermost loop
 RAISED = LIMITS[7]
+RAISED_DOTS = 0 if dots_are_signed() else 128
 SPARE = 8  # elements at the end of a buffer, for copies that take more than they need
 
 assert 4 * (2 * RAISED) * RAISED < 2**15
@@ -66,7 +75,7 @@ def _pairs(builder: ir.IRBuilder, sums: list[ir.Value], row: Load, column: Load)
             other = builder.bitcast(column(group, c), halves)
             for v in range(VECTORS):
                 place = c * VECTORS + v
-                sums[place] = pinned(builder, builder.add(sums[place], dot_pairs(builder, rows[v], other)))
+                sums[place] = pinned(builder, add_dot_pairs(builder, sums[place], rows[v], other))
     return sums
 
 
@@ -85,9 +94,25 @@ def _fours(builder: ir.IRBuilder, sums: list[ir.Value], row: Load, column: Load)
     return sums
 
 
+def _dots(builder: ir.IRBuilder, sums: list[ir.Value], row: Load, column: Load) -> list[ir.Value]:
+    """One turn of fours, a group at a time."""
+    quarters = ir.VectorType(I8, 4 * lanes())
+    for group in range(UNROLLED):
+        rows = [builder.bitcast(row(group, v), quarters) for v in range(VECTORS)]
+        for c in range(COLUMNS[DOTS]):
+            other = builder.bitcast(column(group, c), quarters)
+            for v in range(VECTORS):
+                place = c * VECTORS + v
+                sums[place] = pinned(builder, dot_fours(builder, sums[place], other, rows[v]))
+    return sums
+
+
+TURNS = {PAIRS: _pairs, FOURS: _fours, DOTS: _dots}
+
+
 def _multiply(builder: ir.IRBuilder, per: int, a: ir.Value, b: ir.Value, groups: ir.Value) -> list[ir.Value]:
     """The sums over all groups of ``a[group, r] . b[group, c]``, column after column; groups in whole turns."""
-    width, columns, turn = lanes(), COLUMNS[per], _fours if per == FOURS else _pairs
+    width, columns, turn = lanes(), COLUMNS[per], TURNS[per]
     words = ir.VectorType(I32, width)
     head = builder.inttoptr(a, words.as_pointer())
     heads = [builder.load(builder.gep(head, [ir.Constant(I64, v)]), align=4 * width) for v in range(VECTORS)]
@@ -172,6 +197,18 @@ def add_tile_of_fours(typing: simd.Typing, a: T, b: T, groups: T, totals: T, str
     return ADDED, _function(_add, FOURS)
 
 
+@intrinsic
+def tile_of_dots(typing: simd.Typing, a: T, b: T, groups: T, out: T) -> simd.Intrinsic:
+    """The same by one instruction a group; elsewhere nobody calls it, and it is that of fours."""
+    return STORED, _function(_store, DOTS if has_dots() else FOURS)
+
+
+@intrinsic
+def add_tile_of_dots(typing: simd.Typing, a: T, b: T, groups: T, totals: T, stride: T, soon: T) -> simd.Intrinsic:
+    """The same by one instruction a group."""
+    return ADDED, _function(_add, DOTS if has_dots() else FOURS)
+
+
 # -- packing
 
 
@@ -200,21 +237,23 @@ def _interleave(typing: simd.Typing, first: T, stride: T, out: T, feature: T) ->
     return types.void(i, i, i, feature), codegen
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def whole_groups(rows: int, per: int) -> int:
     """Groups that so many rows make, in whole turns of the kernel."""
     return (rows + per * UNROLLED - 1) // (per * UNROLLED) * UNROLLED
 
 
 @intrinsic
-def _begin(typing: simd.Typing, tile: T, groups: T) -> simd.Intrinsic:
-    """Write in front of a packed tile of fours what its sums begin with: less by what RAISED on the other side adds."""
+def _begin(typing: simd.Typing, tile: T, groups: T, raised: T) -> simd.Intrinsic:
+    """Write in front of a packed tile of fours what its sums begin with: less by what being raised on the other side
+    adds."""
 
     def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
         width = lanes()
         words, quarters = ir.VectorType(I32, width), ir.VectorType(I8, 4 * width)
         head = builder.inttoptr(args[0], words.as_pointer())
         ones, wide_ones = constant(1, quarters), constant(1, ir.VectorType(I16, 2 * width))
+        less = splat(builder, builder.trunc(builder.neg(args[2]), I32), width)
 
         def group(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             after = []
@@ -226,15 +265,15 @@ def _begin(typing: simd.Typing, tile: T, groups: T) -> simd.Intrinsic:
 
         for v, total in enumerate(counted_loop(builder, args[1], 1, [constant(0, words)] * VECTORS, group)):
             place = builder.gep(head, [ir.Constant(I64, v)])
-            builder.store(builder.mul(total, constant(-RAISED, words)), place, align=4 * width)
+            builder.store(builder.mul(total, less), place, align=4 * width)
         return context.get_dummy_value()
 
     i = types.intp
-    return types.void(i, i), codegen
+    return types.void(i, i, i), codegen
 
 
-@njit(cache=True, nogil=True)
-def _pack(Z: np.ndarray, first: int, last: int, j0: int, j1: int, out: np.ndarray) -> None:
+@inner_kernel
+def _pack(Z: np.ndarray, first: int, last: int, j0: int, j1: int, raised: int, out: np.ndarray) -> None:
     """``out[tile, 1 + group, column]``: the rows of a group of a column in one int32, missing ones zero."""
     tiles, groups, width = out.shape
     per, bits = 4 // Z.itemsize, 8 * Z.itemsize
@@ -256,18 +295,20 @@ def _pack(Z: np.ndarray, first: int, last: int, j0: int, j1: int, out: np.ndarra
                     value |= np.int32((np.int64(Z[row + r, start + c]) & mask) << (bits * r))
                 out[tile, 1 + group, c] = value
         if per == FOURS:
-            _begin(np.intp(o + tile * out.strides[0]), groups - 1)
+            _begin(np.intp(o + tile * out.strides[0]), groups - 1, raised)
         else:
             out[tile, 0, :] = 0
 
 
-@njit(cache=True, nogil=True)
-def pack_slices(Z: np.ndarray, j0: int, j1: int, first_tile: int, last_tile: int, packed: np.ndarray) -> None:
-    """Some tiles of every slice of a block."""
+@kernel
+def pack_slices(
+    Z: np.ndarray, j0: int, j1: int, first_tile: int, last_tile: int, raised: int, packed: np.ndarray
+) -> None:
+    """Some tiles of every slice of a block, to be multiplied with columns that are ``raised``."""
     per = 4 // Z.itemsize
     for s in range(len(packed)):
         first, last = s * GROUPS * per, min((s + 1) * GROUPS * per, len(Z))
-        _pack(Z, first, last, j0, j1, packed[s, first_tile:last_tile, : 1 + whole_groups(last - first, per)])
+        _pack(Z, first, last, j0, j1, raised, packed[s, first_tile:last_tile, : 1 + whole_groups(last - first, per)])
 
 
 @intrinsic
@@ -285,7 +326,7 @@ def _copy_eight(typing: simd.Typing, source: T, target: T, raised: T) -> simd.In
     return types.void(i, i, i), codegen
 
 
-@njit(cache=True, nogil=True)
+@inner_kernel
 def regroup(rows: np.ndarray, j0: int, j1: int, raised: int, out: np.ndarray) -> None:
     """Columns ``j0:j1`` of a packed block in the narrower tiles of the other side, every byte raised.
 

@@ -112,8 +112,9 @@ class Checkpoint:
             "saved_at": time.time(),
             "arrays": record.to_json(),
         }
+        self._known = {*(self._known or ()), save}  # ours, even where Ctrl-C comes between this line and the next
         self._storage.write_small(f"{save}.json", safejson.seal(document, "checkpoint"))
-        self._known, self._good = {*(self._known or ()), save}, save
+        self._good = save
 
     def clear(self) -> None:
         """Remove our files, and the directory if nothing else is in it."""

@@ -1,11 +1,11 @@
 """What random binning chooses before its passes: scaling, a width for each column, grids; and whether it is better.
 
-``widths`` has the search itself. Here it meets a recipe and a sample, and the pilot of Fourier features.
+``widths`` has the search itself. Here it meets a recipe and a sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +17,17 @@ from streamrf.features.scaling import Scaling
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, BINNING, Recipe
-from streamrf.solvers.binning import default_bits, default_grids
+from streamrf.solvers.binning import RIDGE, default_bits, default_grids
 from streamrf.support.progress import Reporter
+from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
-from streamrf.training.pilot.choice import FOLD_ROWS, MOST_SHOWN, BinningTrial, Choice, Trial, folds_of, trial_grids
+from streamrf.training.pilot.choice import FOLD_ROWS, MOST_SHOWN, BinningTrial, Choice, folds_of, trial_grids
 from streamrf.training.pilot.defaults import DEFAULTS
-from streamrf.training.pilot.fourier import VALIDATION, PilotRun
+from streamrf.training.pilot.fourier import VALIDATION
 from streamrf.training.pilot.judging import judge_of
 from streamrf.training.pilot.log import TrialLog
+from streamrf.training.pilot.room import WHOLE, Room
 from streamrf.training.pilot.widths import (
-    RIDGE,
     Rows,
     WidthSearch,
     WidthTrial,
@@ -42,6 +43,7 @@ SCALINGS = ("standard", "quantile")
 OCCUPANCY_ROWS = 20_000
 MIXED_STEPS = 24  # of the two fits that compare kinds of grids: low-order ones converge later
 STAGE = "pilot of random binning"
+COMPARED = "random binning compared"  # in the log
 
 
 class BinningPilot:
@@ -49,18 +51,18 @@ class BinningPilot:
 
     def __init__(
         self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, rows: int, reporter: Reporter,
-        log: TrialLog | None = None,
+        log: TrialLog | None = None, room: Room = WHOLE,
     ) -> None:  # fmt: skip
-        self.log = log or TrialLog()
+        self.log, self.room = log or TrialLog(), room
         kernel = KERNEL if recipe.kernel == AUTO else recipe.kernel
-        grids, bits = recipe.grids or default_grids(rows), recipe.table_bits or default_bits(rows)
+        grids, bits = recipe.grids or default_grids(rows, coding.outputs), recipe.table_bits or default_bits(rows)
         self.recipe = recipe.with_(map=BINNING, kernel=kernel, grids=grids, table_bits=bits)
         self.sample, self.coding, self.threads, self.reporter = sample, coding, threads, reporter
         self.rows = rows  # of the run
         self.cut = len(sample) - max(1, int(len(sample) * VALIDATION))
         self.judge = judge_of(sample, coding, recipe)
         values = self.judge.coding.values(self.judge.rows.targets)
-        spread = values.std(axis=0) if coding.task == REGRESSION else np.ones(values.shape[1])
+        spread = _deviation(values, sample.weights) if coding.task == REGRESSION else np.ones(values.shape[1])
         self.unit = np.where(spread > 0, spread, 1.0)  # outputs count alike, whatever their units
         self.targets = values / self.unit
         self.trials: list[BinningTrial] = []
@@ -68,7 +70,7 @@ class BinningPilot:
 
     def choose(self) -> Choice:
         """Everything chosen by trials, which an interrupted run may have finished."""
-        choice = self.log.binned(self._searched)
+        choice = self.log.chosen(BINNING, self._searched)
         self.trials = [trial for trial in choice.trials if isinstance(trial, BinningTrial)]
         return choice
 
@@ -88,7 +90,7 @@ class BinningPilot:
         """Whether unseen rows prefer that half of the grids see few columns."""
         if len(length_scales) <= 2:
             return False
-        grids = trial_grids(len(self.sample), self.targets.shape[1], self.recipe.grids or 1)
+        grids = trial_grids(len(self.sample), self.targets.shape[1], self.recipe.grids or 1, self.room.bins)
         search = self._search(scaling, few_outputs(self.targets), grids)
         full, mixed = (search.trial(length_scales, mixed=mixed, steps=MIXED_STEPS) for mixed in (False, True))
         self.reporter.detail(f"every grid sees every column: error {full.error:.4f}; half see few: {mixed.error:.4f}")
@@ -113,8 +115,15 @@ class BinningPilot:
 
     def compared(self, choice: Choice) -> BinningTrial:
         """What was chosen, with all outputs and the grids of the run (where that is cheap), judged as others are."""
+        line = self.log.trial(
+            f"{COMPARED}: {choice.recipe.scaling} of {len(self.sample)}", lambda: self._compared(choice)
+        )
+        assert isinstance(line, BinningTrial)
+        return self._told(line)
+
+    def _compared(self, choice: Choice) -> BinningTrial:
         rows, outputs = len(self.sample), self.targets.shape[1]
-        grids = trial_grids(rows, outputs, choice.recipe.grids or 1)
+        grids = trial_grids(rows, outputs, choice.recipe.grids or 1, self.room.bins)
         assert choice.length_scales is not None
         widths = choice.length_scales * (self.rows / max(1, self.cut)) ** choice.growth
         parts = folds_of(rows) if rows <= FOLD_ROWS else [slice(self.cut, rows)]
@@ -124,7 +133,7 @@ class BinningPilot:
         found = self.judge.verdict((predictions * self.unit)[:, None], slice(parts[0].start, rows))
         seconds = sum(trial.seconds for trial in trials)
         line = replace(self._line(choice.recipe.scaling, trials[0], grids), error=found.error, misses=found.misses)
-        return self._told(replace(line, seconds=seconds))
+        return replace(line, seconds=seconds)
 
     def _choice(self, scaling: str, length_scales: np.ndarray, growth: float = 0.0, *, mixed: bool = False) -> Choice:
         recipe = self.recipe.with_(scaling=scaling, ridge=self._ridge, bits="8", form="phase")
@@ -140,12 +149,16 @@ class BinningPilot:
     def _search(
         self, scaling: str, targets: np.ndarray, grids: int | None = None, judges: slice | None = None
     ) -> WidthSearch:
-        X = fit_scaling(scaling, self.sample.X).transform(self.sample.X, np.float32)
+        weights = self.sample.weights
+        X = fit_scaling(scaling, self.sample.X, weights).transform(self.sample.X, np.float32)
         judge = np.zeros(len(X), bool)
         judge[slice(self.cut, None) if judges is None else judges] = True
+        fit = np.flatnonzero(~judge)
+        fit = fit[copies(None if weights is None else weights[fit], len(fit), len(fit))]
         options: dict[str, Any] = {} if grids is None else {"grids": grids}
         return WidthSearch(
-            Rows(X[~judge], targets[~judge]), Rows(X[judge], targets[judge]), self.threads,
+            Rows(X[fit], targets[fit]), Rows(X[judge], targets[judge], None if weights is None else weights[judge]),
+            self.threads,
             law=width_law(self.recipe.kernel), ridge=self._ridge, seed=self.recipe.seed,
             watch=self._watch, **options,
         )  # fmt: skip
@@ -177,27 +190,12 @@ class BinningPilot:
         return line
 
 
-def best_of_both(fourier: PilotRun, binning: BinningPilot, reporter: Reporter) -> Choice:
-    """Both pilots, and the better of their last trials, which have the same rows and take about the same time."""
-    smooth = fourier.choose()
-    here = _last(smooth.trials)
-    binned = binning.choose()
-    there = binning.compared(binned)
-    verdict = (
-        f"Fourier features: error {here.error:.4f} in {here.seconds:.2f} s at D = {here.D};"
-        f" random binning: {there.error:.4f} in {there.seconds:.2f} s with {there.grids} grids"
-    )
-    better = there.error < here.error
-    reporter.detail(f"{verdict}: {'random binning' if better else 'Fourier features'} it is")
-    trials = (*fourier.trials, *binning.trials)
-    chosen = binned if better else smooth
-    return replace(chosen, trials=trials, notes={**chosen.notes, "compared": verdict})
-
-
-def _last(trials: Sequence[Trial]) -> Trial:
-    """The best of those with most rows and features."""
-    size = max((trial.rows, trial.D) for trial in trials)
-    return min((trial for trial in trials if (trial.rows, trial.D) == size), key=lambda trial: trial.error)
+def _deviation(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """(k,) of values (n, k)."""
+    if weights is None:
+        return values.std(axis=0)
+    mean = np.average(values, axis=0, weights=weights)
+    return np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
 
 
 def build_binning(

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from streamrf.features.fourier.fitted import ROWS
+from streamrf.features.learned.kernel_ridge import ROWS as EXACT_ROWS
 from streamrf.features.learned.kernel_ridge import kernel_ridge_bytes
-from streamrf.recipe import ANY, AUTO, BINNING, NONE, Recipe
+from streamrf.recipe import ANY, BINNING, BLEND, NONE, TREES, Recipe
 from streamrf.solvers.binning import VECTORS, default_bits
 
 
@@ -31,6 +32,7 @@ class Trial:
     misses: float | None = None  # share of wrong classes, for classification
     seconds: float = 0.0
     metric: str = NONE  # or the name of one that the run learned
+    bearable: float = 0.0  # the largest lambda that costs next to nothing
 
     @property
     def settings(self) -> tuple[object, ...]:
@@ -60,6 +62,8 @@ class Choice:
     length_scales: np.ndarray | None = None  # of random binning: one for each column
     growth: float = 0.0  # length scales go as rows to the minus this
     mixed: bool = False  # whether half of the grids see few columns
+    hidden: tuple[int, ...] = ()  # inputs that trees do not see
+    members: tuple[Choice, ...] = ()  # of a blend
     notes: dict[str, Any] = field(default_factory=dict)  # for the metadata of the model
 
     def metadata(self) -> dict[str, Any]:
@@ -96,10 +100,10 @@ def budget_seconds(rows: int, D: int) -> float:
 def usual_trials(
     recipe: Recipe, small: tuple[int, int], large: tuple[int, int], whole: tuple[int, int], pairs: int
 ) -> list[tuple[tuple[int, int], int]]:
-    """Sizes (D and rows) and how many trials they usually get: a few widths at each size, then precisions."""
+    """Sizes (D and rows) and how many trials they usually get: a few widths at each size."""
     widths = 1 if recipe.length_scale is not None else WIDTHS
     again = 2 * SCANNED if recipe.D <= SMALL_D and widths > 1 else widths * (large != small)
-    last = widths * (whole != large) + 2 * (recipe.bits == AUTO)
+    last = widths * (whole != large)
     return [(small, widths * pairs), (large, FINALISTS * again), (whole, last)]
 
 
@@ -113,7 +117,7 @@ def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:
     """How many rows the pilot should see: more where the pass that follows is long."""
     if recipe.pilot == NONE:
         return LARGE_ROWS
-    if recipe.map in (ANY, BINNING):
+    if recipe.map in (ANY, BINNING, TREES, BLEND):
         return int(np.clip(SAMPLE_BYTES // row_bytes, LARGE_ROWS, BINNING_ROWS))
     ratio = (recipe.D / min(recipe.D, PILOT_D)) ** 2
     cheap = LEAST_SECONDS * PRODUCTS_A_SECOND / min(recipe.D, PILOT_D) ** 2
@@ -121,12 +125,17 @@ def sample_rows(rows: int, row_bytes: int, recipe: Recipe) -> int:
     return int(np.clip(min(affordable, SAMPLE_BYTES // row_bytes), LARGE_ROWS, MOST_ROWS))
 
 
-def binning_bytes(rows: int, d: int, outputs: int) -> int:
+def binning_bytes(rows: int, d: int, outputs: int, most: int = TRIAL_BYTES) -> int:
     """The largest trial of random binning, and the sample in two scalings."""
     bins = 1 << default_bits(rows)
     search = PILOT_GRIDS * bins * _bin_bytes(min(outputs, 3))
-    compared = trial_grids(rows, outputs, TRIAL_GRIDS) * bins * _bin_bytes(outputs)
-    return max(search, compared) + rows * (12 * d + 4 * TRIAL_GRIDS + 24 * outputs)
+    compared = trial_grids(rows, outputs, TRIAL_GRIDS, most) * bins * _bin_bytes(outputs)
+    return max(search, compared) + sample_bytes_of_binning(rows, d, outputs)
+
+
+def sample_bytes_of_binning(rows: int, d: int, outputs: int) -> int:
+    """Two scalings of the sample, its bin indices and its scores."""
+    return rows * (12 * d + 4 * TRIAL_GRIDS + 24 * outputs)
 
 
 def _bin_bytes(outputs: int) -> int:
@@ -134,10 +143,10 @@ def _bin_bytes(outputs: int) -> int:
     return 24 + 8 * (VECTORS + 3) * outputs
 
 
-def trial_grids(rows: int, outputs: int, grids: int) -> int:
+def trial_grids(rows: int, outputs: int, grids: int, most: int = TRIAL_BYTES) -> int:
     """Grids of the trial that is compared with other maps: those of the run, where that is cheap."""
-    most = TRIAL_BYTES // (_bin_bytes(outputs) << default_bits(rows))
-    return int(np.clip(min(most, grids), 1, TRIAL_GRIDS))
+    bearable = most // (_bin_bytes(outputs) << default_bits(rows))
+    return int(np.clip(min(bearable, grids), 1, TRIAL_GRIDS))
 
 
 MOMENTS = 1024  # features up to which the fits of supervised frequencies hold second moments
@@ -146,9 +155,12 @@ MOST_SOLVED = 4096
 CLUSTERING = 64 * 2**20  # scikit-learn itself
 
 
-def learning_bytes(recipe: Recipe, columns: int, rows: int) -> int:
-    """Of the frequencies, where they are learned, and of the roots of a metric."""
-    metric = 0 if recipe.metric == NONE else max(6 * 8 * columns * columns, kernel_ridge_bytes(rows, columns))
+def learning_bytes(
+    recipe: Recipe, columns: int, rows: int, most: int = EXACT_ROWS, *, alone: bool = False
+) -> int:  # fmt: skip
+    """Of the frequencies, where they are learned, and of the roots of a metric by exact fits to ``most`` rows."""
+    exact = kernel_ridge_bytes(rows, columns, most, alone=alone)
+    metric = 0 if recipe.settled_metric == NONE else max(6 * 8 * columns * columns, exact)
     kind = recipe.fourier_kind
     if kind is None or not kind.learned:
         return metric
@@ -212,6 +224,35 @@ def with_names(told: dict[str, Any], names: tuple[str, ...] | None, scaling: str
     if not names or scaling == "pca":
         return told
     return {**told, "columns": [{**each, "name": names[each["column"]]} for each in told["columns"]]}
+
+
+MEMBER_NAMES = {"binning": "random binning"}  # for people; others are called by the names of their maps
+
+
+def member_sentence(members: Sequence[dict[str, Any]]) -> str:
+    """What a blend takes of each member: of several outputs, from the least to the most."""
+    return " + ".join(f"{_share(each['share'])} {member_name(each)}" for each in members)
+
+
+def member_name(member: dict[str, Any]) -> str:
+    return MEMBER_NAMES.get(member["map"], member["map"])
+
+
+def _share(shares: Sequence[float]) -> str:
+    low, high = min(shares), max(shares)
+    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+
+
+def member_rows(members: Sequence[dict[str, Any]] | None, figure: str | None) -> list[tuple[str, str]]:
+    """Lines for a table that people read: the shares, and what each member came to alone on the rows that judge."""
+    if not members:
+        return []
+    rows = [("blend", member_sentence(members))]
+    for each in members:
+        alone = (each.get("holdout") or {}).get(figure)
+        if alone is not None:
+            rows.append((f"{member_name(each)} alone", f"hold-out {str(figure).replace('_', ' ')} {alone:.5g}"))
+    return rows
 
 
 def learning_rows(learning: dict[str, Any] | None) -> list[tuple[str, str]]:

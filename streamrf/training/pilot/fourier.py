@@ -2,9 +2,9 @@
 
 Coordinate by coordinate, cheap to dear: every pairing of scaling and kernel is tried at small D with a search over the
 width; the best few are tried again at larger D; the winner's width once more on all sample rows, because more rows want
-a narrower kernel; a metric, if one is asked for; then precisions, from the cheapest up; and where the run has many more
-features than any trial, its width follows how that of trials falls with their features. Every trial is a ridge path,
-judged on rows it has not seen: a quarter of them, or of few rows all, by folds.
+a narrower kernel; a metric, if one is asked for; and where the run has many more features than any trial, its width
+follows how that of trials falls with their features. Every trial is a ridge path, judged on rows it has not seen: a
+quarter of them, or of few rows all, by folds. The precision follows from the winner's path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamrf.features.fourier import kind_of
 from streamrf.features.kernels import make_kernel
 from streamrf.features.median import median_length_scale
 from streamrf.features.pipeline import build_map, default_kind
-from streamrf.features.precision import PRECISIONS, make_precision
+from streamrf.features.precision import make_precision
 from streamrf.features.scaling import Scaling
 from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
 from streamrf.features.targets import CLASSIFICATION, REGRESSION, TargetCoding
@@ -55,10 +55,10 @@ from streamrf.training.pilot.choice import (
 from streamrf.training.pilot.defaults import MEDIAN_ROWS
 from streamrf.training.pilot.judging import Certainty, NumberJudge, judge_of
 from streamrf.training.pilot.log import TrialLog
+from streamrf.training.pilot.precision import Rounding, bearable_in_run, bearable_ridge
 from streamrf.training.pilot.trend import FAR, SMALLER, at_an_end, lowest, on_grid, power, reach
 
 KERNELS = ("gaussian", "laplacian", "matern32")
-TOLERANCE = 1.01  # a cheaper precision may cost one per cent of the error (as a root mean square)
 VALIDATION = 0.25
 REACH = 128.0  # no width is tried that is so many times that of the median heuristic, or a share of it as small
 MAP_COST, FACTOR_COST = 4.0, 2.0  # of a product in a projection or a factorisation, next to one in a Gram matrix
@@ -118,9 +118,9 @@ class PilotRun:
             self.limit = self.spent + self.budget  # the stage that matters most is not to starve
             best = self.descend(replace(best, rows=rows), SCAN_STEP**0.5 if jumpy else 2**0.5)
         isotropic = best
-        if self.recipe.metric != NONE:
+        if self.recipe.settled_metric != NONE:
             best, isotropic = self.with_metric(best)
-        bits = self.recipe.bits if self.recipe.bits != AUTO else self.cheapest_precision(best)
+        bits = self.recipe.bits if self.recipe.bits != AUTO else self.precision_for(best)
         kernel = make_kernel(best.kernel, length_scale=best.length_scale)
         self.reporter.working("pilot", 1.0)
         recipe = replace(
@@ -275,7 +275,7 @@ class PilotRun:
         """The width of the run: that of the best trial, or narrower, where the run has many more features. A metric
         goes with the width that it was learned at."""
         D = reach(self.recipe.D, self.rows)
-        if D < FAR * best.D or self.recipe.length_scale is not None or self.recipe.metric != NONE:
+        if D < FAR * best.D or self.recipe.length_scale is not None or self.recipe.settled_metric != NONE:
             return best.length_scale
         self.limit = self.spent + self.budget
         widths = [(best.D // fewer, self._lowest(self._smaller(best, fewer))) for fewer in SMALLER]
@@ -297,19 +297,15 @@ class PilotRun:
             (trial.length_scale, trial.error) for trial in self.trials[self.first_fresh :] if trial.size == best.size
         )
 
-    def cheapest_precision(self, best: Trial) -> str:
-        """The first of 8, 12, float32 that is as good as float64.
-
-        Seven bits are not among them: what they cost shows at full size only, with more rows and a smaller lambda.
-        """
-        if self._structured():
-            return "12"
-        reference = self.fit(replace(best, bits="float64"))
-        for bits in PRECISIONS[1:-1]:
-            there = best if bits == best.bits else self.fit(replace(best, bits=bits))
-            if there.error <= reference.error * TOLERANCE**2:
-                return bits
-        return "float64"
+    def precision_for(self, best: Trial) -> str:
+        """The cheapest whose rounding adds no larger a ridge than all rows of the run can bear."""
+        bearable = bearable_in_run(
+            best, self.cut(best), self.rows, classes=bool(self.coding.classes), given=self.recipe.ridge is not None
+        )
+        asked = self.recipe
+        summed = asked.solver in (AUTO, "cholesky") and asked.loss == "squared" and self.sample.weights is None
+        rounding = Rounding(self._map(best), asked.D, self.rows if summed else 0)
+        return rounding.cheapest(bearable, structured=self._structured())
 
     def _structured(self) -> bool:
         return self.recipe.map != AUTO and kind_of(self.recipe.map).structured
@@ -327,7 +323,8 @@ class PilotRun:
         fitted = RidgeTrial(self.scaling(trial.scaling), map, self.judge.coding, self.threads)
         path, scores = self._tried(fitted, trial)
         found = self.judge.verdict(scores, self._judges(trial))
-        done = replace(trial, ridge=path[found.best].ridge, error=found.error, misses=found.misses)
+        bearable = bearable_ridge(self._ridges(trial), found.path)
+        done = replace(trial, ridge=path[found.best].ridge, error=found.error, misses=found.misses, bearable=bearable)
         done = replace(done, seconds=time.monotonic() - start)
         return Measured(self._note(trial, done, found.losses), map, path[found.best])
 
@@ -349,7 +346,7 @@ class PilotRun:
 
     def _has_folds(self, trial: Trial) -> bool:
         """Few rows judge by folds. A metric is learned from rows that must not judge it."""
-        return trial.rows <= FOLD_ROWS and self.recipe.metric == NONE
+        return trial.rows <= FOLD_ROWS and self.recipe.settled_metric == NONE
 
     def _judges(self, trial: Trial) -> slice:
         return slice(0 if self._has_folds(trial) else self.cut(trial), trial.rows)

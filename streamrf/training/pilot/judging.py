@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from streamrf.data.source import Block
 from streamrf.features.targets import TargetCoding
@@ -37,6 +37,7 @@ class Verdict:
     best: int
     error: float
     losses: np.ndarray  # (n,), whose mean by weight is the error
+    path: np.ndarray  # of each score: squared errors, or those of the loss
     misses: float | None = None  # share of wrong classes
 
 
@@ -109,12 +110,12 @@ class NumberJudge:
             errors = (((scores - truth[:, None]) ** 2).mean(axis=0) / self.unit).mean(axis=1)
             best = int(np.argmin(errors))
             losses = ((scores[:, best] - truth) ** 2 / self.unit).mean(axis=1)
-            return Verdict(best, float(errors[best]), losses)
+            return Verdict(best, float(errors[best]), losses, errors)
         shares = shares_of(rows)
         losses = np.stack([self._losses(scores[:, i], truth, rows) for i in range(scores.shape[1])], axis=1)
         errors = shares @ losses
         best = int(np.argmin(errors))
-        return Verdict(best, float(errors[best]), losses[:, best])
+        return Verdict(best, float(errors[best]), losses[:, best], errors)
 
     def _losses(self, scores: np.ndarray, truth: np.ndarray, rows: Block) -> np.ndarray:
         """(n,): the mean over outputs, each as a share of what it is without inputs."""
@@ -171,7 +172,7 @@ class ClassJudge:
         losses = calibrated_losses(scores[:, best], truth > 0, shares, self.priors)
         flat = max(float(shares @ _log_losses(np.log(self.priors / (1 - self.priors)), truth > 0)), 1e-12)
         misses = float(shares @ wrong_classes(scores[:, best], truth))
-        return Verdict(best, float(shares @ losses) / flat, losses / flat, misses)
+        return Verdict(best, float(shares @ losses) / flat, losses / flat, squares, misses)
 
 
 def calibrated_losses(scores: np.ndarray, positive: np.ndarray, shares: np.ndarray, priors: np.ndarray) -> np.ndarray:
@@ -189,7 +190,7 @@ def calibrated_losses(scores: np.ndarray, positive: np.ndarray, shares: np.ndarr
 
     now = objective(slope, shift)
     for _ in range(NEWTON_STEPS):
-        p = expit(Z * slope + shift)
+        p = scipy.special.expit(Z * slope + shift)
         rest, bend = p - positive, np.maximum(p * (1 - p), 1e-12)
         g1, g2 = shares @ (rest * Z) + stiff * slope, shares @ rest
         a, b, c = shares @ (bend * Z * Z) + stiff, shares @ (bend * Z), shares @ bend + 1e-9

@@ -2,16 +2,19 @@
 
 A pilot asks for its trials in a fixed order, because work is counted and not timed. So the log is a list: while the
 trials asked for are those that it has, their results are read from it, and the choice is that of a run without a break.
+The steps of searches that run side by side are known by their names instead, until the whole search is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 
+from streamrf.features.learned.kernel_ridge import Fit
 from streamrf.recipe import Recipe
 from streamrf.support import __version__
 from streamrf.support.errors import FileFormatError, MismatchError
@@ -19,10 +22,16 @@ from streamrf.support.progress import Interrupted
 from streamrf.support.storage.checkpoint import Checkpoint, Clock
 from streamrf.support.storage.files import AnyPath
 from streamrf.support.storage.safejson import JSON
+from streamrf.support.storage.tensors import total_bytes
 from streamrf.training.pilot.choice import BinningTrial, Choice, Trial
 
-SAVE_EVERY = 5.0  # seconds
-_BINNING = "binning"
+SAVE_EVERY = 1.0  # seconds, or later where saving is slow
+_CHOICES, _ARRAYS = "choices", ("metric", "length_scales")
+STEP_BYTES = 2 * 2**20  # of a step that is kept
+_STEPS, _COEFFICIENTS, _TURNED, _LOSSES = "steps", "coefficients", "turned", "losses"
+
+T = TypeVar("T")
+Packed = tuple[JSON, dict[str, np.ndarray]]
 
 
 @dataclass
@@ -41,14 +50,17 @@ class TrialLog:
         self._clock = Clock(SAVE_EVERY)
         self._entries: list[_Entry] = []
         self._next = 0
-        self._binned: Choice | None = None
+        self._choices: dict[str, Choice] = {}
+        self._steps: dict[str, Packed] = {}
+        self._lock = Lock()  # of the steps, which several threads may finish
         if self._checkpoint and self._checkpoint.exists():
             self._load(self._checkpoint)
 
     @property
     def count(self) -> int:
         """Trials that are kept."""
-        return len(self._entries)
+        chosen = sum(len(choice.trials) for choice in self._choices.values())
+        return len(self._entries) + len(self._steps) + chosen
 
     def recall(self, asked: Trial) -> tuple[Trial, np.ndarray] | None:
         """The result of a trial, if the interrupted pilot got that far; one that asked for something else is forgotten
@@ -70,24 +82,60 @@ class TrialLog:
             self.save()
         return done
 
-    def binned(self, choose: Callable[[], Choice]) -> Choice:
-        """What the search of random binning chose, as a whole."""
-        if self._binned is None:
-            self._binned = choose()
-            self.save()
-        return self._binned
+    def chosen(self, name: str, choose: Callable[[], Choice]) -> Choice:
+        """What the search of one map chose, as a whole; its steps, whose names begin with it, are then needed no
+        more."""
+        if name not in self._choices:
+            choice = choose()
+            with self._lock:
+                self._choices[name] = choice
+                self._steps = {step: kept for step, kept in self._steps.items() if not step.startswith(f"{name}: ")}
+                self._save()
+        return self._choices[name]
+
+    # -- steps, by their names
+
+    def fit(self, name: str, make: Callable[[], Fit]) -> Fit:
+        """An exact fit: from the log, or made and added to it."""
+        return self._step(name, make, _packed_fit, _fit_of)
+
+    def trial(self, name: str, make: Callable[[], Trial]) -> Trial:
+        return self._step(name, make, lambda trial: (_to_json(trial), {}), lambda packed: _from_json(packed[0]))
+
+    def figure(self, name: str, make: Callable[[], float]) -> float:
+        return self._step(name, make, lambda error: ({"error": _finite(error)}, {}), lambda kept: _error_of(kept[0]))
+
+    def _step(self, name: str, make: Callable[[], T], pack: Callable[[T], Packed], of: Callable[[Packed], T]) -> T:
+        if self._checkpoint is None:
+            return make()
+        if (kept := self._steps.get(name)) is not None:
+            return of(kept)
+        made = make()
+        packed = pack(made)
+        if total_bytes(packed[1]) <= STEP_BYTES:
+            with self._lock:
+                self._steps[name] = packed
+                if self._clock.due():
+                    self._save()
+        return made
+
+    # -- files
 
     def save(self) -> None:
-        if self._checkpoint is None or (not self._entries and self._binned is None):
+        with self._lock:
+            self._save()
+
+    def _save(self) -> None:
+        if self._checkpoint is None or not (self._entries or self._choices or self._steps):
             return
         arrays = {f"losses.{number}": entry.losses for number, entry in enumerate(self._entries)}
         extra: JSON = {"trials": [[entry.asked, _to_json(entry.done)] for entry in self._entries]}
-        if self._binned is not None and self._binned.length_scales is not None:
-            arrays[_BINNING] = self._binned.length_scales
-            extra[_BINNING] = {
-                "recipe": self._binned.recipe.to_json(), "growth": self._binned.growth, "mixed": self._binned.mixed,
-                "trials": [vars(trial) for trial in self._binned.trials],
-            }  # fmt: skip
+        extra[_CHOICES] = {name: _choice_to_json(choice) for name, choice in self._choices.items()}
+        for name, choice in self._choices.items():
+            arrays |= {f"{name}.{key}": array for key in _ARRAYS if (array := getattr(choice, key)) is not None}
+        for number, (name, (document, own)) in enumerate(self._steps.items()):
+            extra.setdefault(_STEPS, []).append([name, document, list(own)])
+            arrays |= {f"{_STEPS}.{number}.{key}": array for key, array in own.items()}
         with self._clock.saving():
             self._checkpoint.save(self._identity, [], arrays, extra)
 
@@ -107,27 +155,68 @@ class TrialLog:
                 _Entry(asked, _from_json(done), saved.arrays[f"losses.{number}"])
                 for number, (asked, done) in enumerate(saved.extra["trials"])
             ]
-            self._entries, self._binned = kept, _binned_of(saved.extra.get(_BINNING), saved.arrays)
+            choices = {name: _choice_of(name, each, saved.arrays) for name, each in saved.extra[_CHOICES].items()}
+            steps = {
+                name: (document, {key: saved.arrays[f"{_STEPS}.{number}.{key}"] for key in keys})
+                for number, (name, document, keys) in enumerate(saved.extra.get(_STEPS, ()))
+            }
+            self._entries, self._choices, self._steps = kept, choices, steps
         except (MismatchError, FileFormatError, KeyError, TypeError, ValueError):
             checkpoint.clear()
 
 
+def _finite(error: float) -> float | None:
+    """What came to nothing has an infinite error, which JSON cannot hold."""
+    return float(error) if np.isfinite(error) else None
+
+
+def _error_of(document: JSON) -> float:
+    return np.inf if document["error"] is None else float(document["error"])
+
+
 def _to_json(trial: Trial) -> JSON:
-    """A trial that came to nothing has an infinite error, which JSON cannot hold."""
-    return {**vars(trial), "error": trial.error if np.isfinite(trial.error) else None}
+    return {**vars(trial), "error": _finite(trial.error)}
 
 
 def _from_json(document: JSON) -> Trial:
-    return Trial(**{**document, "error": np.inf if document["error"] is None else document["error"]})
+    kind = BinningTrial if "grids" in document else Trial
+    return kind(**{**document, "error": _error_of(document)})
 
 
-def _binned_of(document: Any, arrays: dict[str, np.ndarray]) -> Choice | None:
-    if document is None:
-        return None
-    trials = tuple(BinningTrial(**trial) for trial in document["trials"])
-    recipe = Recipe.from_json(document["recipe"])
-    growth, mixed = float(document["growth"]), bool(document["mixed"])
-    return Choice(recipe, trials, length_scales=arrays[_BINNING], growth=growth, mixed=mixed)
+def _packed_fit(fit: Fit) -> Packed:
+    """Coefficients keep their order in memory, on which the last digits of products may depend."""
+    document = {name: value for name, value in vars(fit).items() if name not in (_COEFFICIENTS, _LOSSES)}
+    document |= {"error": _finite(fit.error), "tried": list(fit.tried)}
+    arrays = {} if fit.losses is None else {_LOSSES: fit.losses}
+    if fit.coefficients is None:
+        return document, arrays
+    turned = not fit.coefficients.flags.c_contiguous
+    kept = np.ascontiguousarray(fit.coefficients.T if turned else fit.coefficients)
+    return {**document, _TURNED: turned}, {**arrays, _COEFFICIENTS: kept}
+
+
+def _fit_of(packed: Packed) -> Fit:
+    document, arrays = packed
+    told = {name: value for name, value in document.items() if name != _TURNED}
+    kept = arrays.get(_COEFFICIENTS)
+    coefficients = kept.T if kept is not None and document[_TURNED] else kept
+    told |= {"error": _error_of(document), "tried": tuple(document["tried"])}
+    return Fit(**told, coefficients=coefficients, losses=arrays.get(_LOSSES))
+
+
+def _choice_to_json(choice: Choice) -> JSON:
+    return {
+        "recipe": choice.recipe.to_json(), "growth": choice.growth, "mixed": choice.mixed, "notes": choice.notes,
+        "trials": [_to_json(trial) for trial in choice.trials],
+    }  # fmt: skip
+
+
+def _choice_of(name: str, document: JSON, arrays: dict[str, np.ndarray]) -> Choice:
+    return Choice(
+        Recipe.from_json(document["recipe"]), tuple(_from_json(trial) for trial in document["trials"]),
+        growth=float(document["growth"]), mixed=bool(document["mixed"]), notes=dict(document["notes"]),
+        metric=arrays.get(f"{name}.metric"), length_scales=arrays.get(f"{name}.length_scales"),
+    )  # fmt: skip
 
 
 def pilot_place(checkpoint: AnyPath) -> str:

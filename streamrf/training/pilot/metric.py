@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamrf.features.fourier.map import FourierMap
-from streamrf.features.learned.kernel_ridge import KernelRidgeFits, few_outputs, metric_by_kernel_ridge
+from streamrf.features.learned.kernel_ridge import KernelRidge, few_outputs
 from streamrf.features.learned.metric import (
     DIAGONAL,
     FULL,
@@ -32,6 +32,7 @@ WIDEST = 2048  # columns of a full metric: its roots cost the cube of them
 WIDTH_STEP = 2**0.5
 PATIENCE = 4  # no round begins after so many times the work that the pilot has for a stage
 SMOOTH, ROUGH = "gaussian", "matern12"
+EXACT_JUDGES = 0.25  # of the rows of exact fits
 EXACT = "kernel ridge"  # the name that trials have that metric by
 Offer = tuple[Trial, Trial, Metric]  # with a metric, the isotropic one that it came from, and the metric
 SHOWN = 10
@@ -119,7 +120,7 @@ class MetricStage:
         """The best trial with a metric and the isotropic one it came from, or the best without one, twice."""
         plain = self._again(self.best)
         bases = self._bases(plain)
-        offers = [*self._by_kernel_ridge(plain, bases), *([] if self._whole else self._by_trials(plain, bases))]
+        offers = [*self._by_kernel_ridge(plain, bases), *self._by_trials(plain, bases)]
         stretched, source, found = min(offers, key=lambda each: each[0].error, default=(plain, plain, None))
         if stretched.rows > plain.rows:
             plain = self.run_.fit(replace(self.best, ridge=0.0))
@@ -131,20 +132,15 @@ class MetricStage:
         }  # fmt: skip
         return (stretched, source) if better else (self.best, self.best)
 
-    @property
-    def _whole(self) -> bool:
-        """Whether the map has no waves, whose gradients trials are asked for."""
-        kind = self.run_.recipe.fourier_kind
-        return kind is not None and kind.whole
-
     def _by_kernel_ridge(self, plain: Trial, bases: list[Trial]) -> list[Offer]:
         """A metric from exact fits to rows that judge no trial, offered with each kernel that may be."""
         run, judge = self.run_, self.run_.judge
         rows, scaling = judge.rows.take(slice(0, run.cut(plain))), run.scaling(plain.scaling)
-        fits = KernelRidgeFits(scaling.transform(rows.X), judge.coding.values(rows.targets), rows.weights)
+        cut = len(rows) - int(len(rows) * EXACT_JUDGES)
+        fits = KernelRidge(scaling.transform(rows.X), judge.coding.values(rows.targets), cut, rows.weights)
         if not fits.enough:
             return []
-        found = metric_by_kernel_ridge(fits, forms_for(run.recipe.metric, scaling.n_outputs))
+        found = fits.metric(forms_for(run.recipe.metric, scaling.n_outputs))
         self.tried.append(found)
         if not found.learned:
             return []
@@ -168,7 +164,7 @@ class MetricStage:
         for name in names if kind is None else kind.kernels_among(names):
             if name == plain.kernel:
                 bases.append(plain)
-            elif name == SMOOTH and not self._whole:
+            elif name == SMOOTH:
                 bases.append(self._smooth_start())
             else:
                 bases.append(replace(plain, kernel=name, length_scale=on_grid(run.median(plain.scaling, name))))

@@ -15,22 +15,24 @@ from typing import Any
 
 import numpy as np
 
+from streamrf.features.binning.layout import WORD_BINS
 from streamrf.features.binning.map import BinningMap, GammaWidths, WidthLaw, mixed_scales
 from streamrf.features.binning.normal import BinningNormal, scores
-from streamrf.solvers.binning import default_bits
+from streamrf.solvers.binning import RIDGE, default_bits
 from streamrf.solvers.conjugate_gradients import ConjugateGradients, jacobi
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads
 from streamrf.training.pilot.choice import PILOT_GRIDS
 
 LAW = GammaWidths(4.0)
-RIDGE = 0.03  # of z(x)'z(x) / P = 1; early stopping does most of the regularising
 
 PILOT_STEPS = 8
 ROUNDS, FEWEST_ROUNDS = 10, 2
-WORK = 4e9  # cells of all trials together: about ten seconds of one core
+WORK = 4e9  # cells of all trials together: about two seconds of one core
+CELLS_A_SECOND, TRIAL_SECONDS = 2.5e9, 0.005  # of one core; and what the smallest trial takes
 PASSES_IN_COLUMNS = 50  # what the passes of a trial cost, in columns to hash
 PATIENCE = 4
+USUAL_TRIALS = 30
 HEAT = 3  # rounds that every scaling gets
 RELAXATION = 2.0  # steps towards the inverse slopes, in logarithms
 PROBES = 4000
@@ -45,10 +47,12 @@ _TARGET_BITS = 24
 
 @dataclass(frozen=True)
 class Rows:
-    """Scaled inputs (n, d) and targets (n, k), in random order."""
+    """Scaled inputs (n, d) and targets (n, k), in random order. Rows that judge may count for weights (n,); rows that
+    are fitted are there as often as they count."""
 
     X: np.ndarray
     Y: np.ndarray
+    weights: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -132,8 +136,8 @@ class WidthSearch:
         bounds = self.low, self.high
         metric = grid_scales(length_scales, self.spread, self.grids, self.seed, mixed=mixed)
         map = BinningMap.draw(self.law, d, self.grids, bits, self.seed, metric=metric, bounds=bounds)
-        normal = BinningNormal([map.indices(self.train.X, threads=self.threads)], map.buckets, self.threads)
-        unseen = map.indices(self.held_out.X, threads=self.threads)
+        indices, unseen = (self._indices(map, rows.X) for rows in (self.train, self.held_out))
+        normal = BinningNormal([indices], map.buckets, self.threads)
         ridge = self.ridge * self.grids
 
         def deviations(V: np.ndarray) -> np.ndarray:
@@ -149,13 +153,23 @@ class WidthSearch:
         predictions, seconds = predicted + self.centre, time.monotonic() - begun
         return WidthTrial(length_scales, error, cg.state.best_iteration, bins, predictions, map, table, seconds)
 
+    def _indices(self, map: BinningMap, X: np.ndarray) -> np.ndarray:
+        """In words of 16 bits where they fit, as in a run, whose compiled loops are then the same."""
+        indices = map.indices(X, threads=self.threads)
+        return indices.astype(np.uint16) if map.buckets <= WORD_BINS else indices
+
     def _right_hand_side(self, normal: BinningNormal) -> np.ndarray:
         units = np.rint((self.train.Y - self.centre) / self.target_step).astype(np.int64)
         return normal.targets(np.ascontiguousarray(units.T)) * self.target_step[:, None]
 
     def _error(self, predicted: np.ndarray) -> float:
-        total = max(float((self.deviations**2).sum()), np.finfo(np.float64).tiny)
-        return float(((predicted - self.deviations) ** 2).sum()) / total
+        total = max(self._sum(self.deviations**2), np.finfo(np.float64).tiny)
+        return self._sum((predicted - self.deviations) ** 2) / total
+
+    def _sum(self, values: np.ndarray) -> float:
+        """Of rows that judge, by their weights."""
+        weights = self.held_out.weights
+        return float(values.sum() if weights is None else (weights @ values).sum())
 
     # -- how narrow the bins are on the whole
 
@@ -271,6 +285,12 @@ def usual_trials(searches: Mapping[str, WidthSearch]) -> int:
     """How many trials ``choose_widths`` makes, about."""
     rounds = max(search.affordable_rounds() for search in searches.values())
     return len(searches) * (3 + 2 * min(HEAT, rounds)) + 2 * max(0, rounds - HEAT) + 3 + 5
+
+
+def binning_work(rows: int, columns: int) -> float:
+    """Cells of a usual search."""
+    a_trial = rows * PILOT_GRIDS * (columns + PASSES_IN_COLUMNS)
+    return float(min(2 * WORK, USUAL_TRIALS * a_trial))
 
 
 def _growth(search: WidthSearch, length_scales: np.ndarray) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streamrf.data.source import Source
 from streamrf.models.model import Model, UntrainedModel
-from streamrf.recipe import AUTO, BINNING, Recipe
+from streamrf.recipe import AUTO, BINNING, BLEND, TREES, Recipe
 from streamrf.solvers.passes import scan_targets
 from streamrf.statistics.rowset import Ledger, RowSet, ledger_of
 from streamrf.support.errors import InputError, MismatchError
@@ -44,7 +44,24 @@ def at_work(work: Work | None) -> Iterator[Work]:
 def prepare(
     source: Source, recipe: Recipe | None = None, work: Work | None = None, *, classes: tuple[str, ...] | None = None
 ) -> UntrainedModel:
-    """Everything that is fixed before a pass. ``classes``: all labels there will ever be."""
+    """Everything that is fixed before a pass: coding, scaling, features.
+
+    Parameters
+    ----------
+    source : Source
+        The rows that settle it: all that ``open_source`` returns.
+    recipe : Recipe or None, default=None
+        Settings of the model.
+    work : Work or None, default=None
+        Threads, settings of the run and a reporter; all cores by default.
+    classes : tuple of str or None, default=None
+        All labels there will ever be, where other rows may have more than these.
+
+    Returns
+    -------
+    UntrainedModel
+        For ``accumulate``, here or elsewhere.
+    """
     recipe = (recipe or Recipe()).as_fourier()
     _check_sums(recipe)
     with at_work(work) as work:
@@ -54,9 +71,13 @@ def prepare(
 
 def _check_sums(recipe: Recipe) -> None:
     """Refuse what sums of rows that each count once, solved by least squares, would pass over in silence."""
-    if recipe.map == BINNING:
+    if recipe.map in (BINNING, TREES):
+        name = "random binning has" if recipe.map == BINNING else "trees have"
+        raise InputError(f"{name} no sums that can be added or taken away: use Fourier features, such as `D=2000`")
+    if recipe.map == BLEND:
         raise InputError(
-            "random binning has no sums that can be added or taken away: use Fourier features, such as `D=2000`"
+            "a blend has no sums that can be added or taken away: use `map='landmarks'`, or Fourier features, such as"
+            " `D=2000`"
         )
     if recipe.loss != "squared":
         raise InputError(
@@ -78,10 +99,28 @@ def _check_sums(recipe: Recipe) -> None:
 def accumulate(
     prepared: UntrainedModel, source: Source, work: Work | None = None, *, rows: RowSet | None = None
 ) -> Statistics:
-    """The statistics of a source, or of some of its rows."""
+    """The statistics of a source, or of some of its rows.
+
+    Parameters
+    ----------
+    prepared : UntrainedModel
+        What ``prepare`` returned.
+    source : Source
+        The rows to sum.
+    work : Work or None, default=None
+        Threads, settings of the run and a reporter; all cores by default.
+    rows : RowSet or None, default=None
+        Numbers of rows of the source; all of them by default.
+
+    Returns
+    -------
+    Statistics
+        Sums that add, subtract and can be solved.
+    """
     _check_sums(prepared.recipe)
+    if source.columns is not None:  # a first batch was coded before it was known what the target says of its columns
+        source = as_trained(source, prepared.columns)
     check_source(prepared, source)
-    source = as_trained(source, prepared.columns)
     ledger_of(source, RowSet([(0, source.n_rows)]))  # a shard that is listed twice is refused before the pass
     recipe = prepared.recipe.with_(pilot="none", holdout=0.0, cv=None, solver=DIRECT)
     with at_work(work) as work:
@@ -92,7 +131,24 @@ def accumulate(
 
 
 def update(statistics: Statistics, source: Source, work: Work | None = None, *, rows: RowSet | None = None) -> int:
-    """Add a source, or some of its rows, in place: bits equal to having summed everything at once. How many rows."""
+    """Add a source, or some of its rows, in place: bits equal to having summed everything at once.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Sums that rows are added to.
+    source : Source
+        The new rows. A shard that is in already is refused.
+    work : Work or None, default=None
+        Threads, settings of the run and a reporter; all cores by default.
+    rows : RowSet or None, default=None
+        Numbers of rows of the source; all of them by default.
+
+    Returns
+    -------
+    int
+        How many rows were added.
+    """
     _check_new(statistics.ledger, ledger_of(source, rows or RowSet([(0, source.n_rows)])))
     added = accumulate(statistics.prepared, source, work, rows=rows)
     statistics += added
@@ -109,7 +165,24 @@ def _check_new(ledger: Ledger, new: Ledger) -> None:
 
 
 def forget(statistics: Statistics, source: Source, work: Work | None = None, *, rows: RowSet | None = None) -> int:
-    """Take a source's rows (those that are in, or some of them) out in place: bits equal to never having seen them."""
+    """Take rows of a source out in place: bits equal to never having seen them.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Sums that rows are taken out of.
+    source : Source
+        The table that holds them, as it was when they were added.
+    work : Work or None, default=None
+        Threads, settings of the run and a reporter; all cores by default.
+    rows : RowSet or None, default=None
+        Numbers of rows of the source; all that are in by default.
+
+    Returns
+    -------
+    int
+        How many rows were taken out.
+    """
     present = rows_in(statistics.ledger, source)
     leaving = present if rows is None else rows
     if not present.contains_all(leaving):

@@ -12,12 +12,13 @@ import numpy as np
 
 from streamrf.data.columns import Columns
 from streamrf.data.source import Source
+from streamrf.features.precision import Precision
 from streamrf.features.targets import REGRESSION
 from streamrf.models.model import Model, UntrainedModel, statistics_of, versions
 from streamrf.solvers.lambda_path import GcvPath, walked_outputs
-from streamrf.solvers.plan import COMPILED, DEFAULT_BUDGET_SHARE, SLACK
+from streamrf.solvers.plan import DEFAULT_BUDGET_SHARE, SLACK
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver
-from streamrf.statistics.gram import MAX_ROWS, Gram, GramState
+from streamrf.statistics.gram import Gram, GramState
 from streamrf.statistics.gram_kernels import DeferredProduct, Layout
 from streamrf.statistics.rowset import Ledger
 from streamrf.statistics.scores import Calibration, Weights
@@ -101,9 +102,12 @@ def check_targets(prepared: UntrainedModel, scan: TargetScan) -> None:
         coding.encode(np.stack([scan.low, scan.high]), prepared.map.precision)
 
 
-def check_room_for(state: GramState, more: int, name: str) -> None:
-    if state.rows + more > MAX_ROWS:
-        raise NumericalError(f"{name}: {state.rows + more:,} rows, and exact sums hold up to {MAX_ROWS:,}")
+def check_room_for(state: GramState, more: int, name: str, precision: Precision) -> None:
+    most = precision.most_rows
+    if state.rows + more > most:
+        raise NumericalError(
+            f"{name}: {state.rows + more:,} rows, and exact sums of these features hold up to {most:,}"
+        )
 
 
 def check_possible(prepared: UntrainedModel, state: GramState, removed: str) -> None:
@@ -122,7 +126,7 @@ def check_budget(paths: Sequence[str | Path], budget: int | None, *, states: int
     """Refuse now what would not fit: so many states at once, and the matrix of the solve, which is twice a state."""
     sizes = [read_archive(path).files.get("statistics.safetensors") for path in paths]
     largest = max((size.n_bytes for size in sizes if size), default=0)
-    reserved = memory.resident() + COMPILED
+    reserved = memory.reserved()
     allowed = budget or reserved + int(DEFAULT_BUDGET_SHARE * memory.available())
     projected = reserved + int(SLACK * (states + 2) * largest)
     if projected > allowed:
@@ -224,7 +228,7 @@ class Statistics:
 
     def __iadd__(self, other: Statistics) -> Self:
         check_same(self.prepared, other.prepared, (self.name, other.name))
-        check_room_for(self.state, other.rows, other.name)
+        check_room_for(self.state, other.rows, other.name, self.prepared.map.precision)
         with _about(other.name):
             self.ledger.add_all(other.ledger)
         self.state += other.state
@@ -284,7 +288,11 @@ class Statistics:
         for ridge in ridges:
             self.prepared.recipe.with_(ridge=ridge)  # refuses what cannot be a penalty
         with _lent(threads) as pool:
-            solver = RidgeSolver(NormalEquations.from_state(self.state, self.prepared.map, self.prepared.coding), pool)
+            pipeline = self.prepared.pipeline
+            equations = NormalEquations.from_state(
+                self.state, pipeline.map, pipeline.coding, unrounded=pipeline.unrounded
+            )
+            solver = RidgeSolver(equations, pool)
             if len(ridges) == 1:
                 own = self.ridges if ridges[0] == self.ridge and self.ridges else ridges
                 return self._model(solver.solve_each(np.array(own)), {})

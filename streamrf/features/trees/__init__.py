@@ -1,0 +1,1 @@
+"""Symmetric trees, grown one after the other: partitions that cut the columns that matter where it matters."""

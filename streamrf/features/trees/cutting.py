@@ -1,0 +1,143 @@
+"""Where one tree cuts: on a random part of the rows, and of the columns where there are many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamrf.features.trees.forest import Cells, best_nodes, cells_of_heap
+from streamrf.features.trees.growth import MOST_ROWS, add_gains, bits_for, pack, split
+from streamrf.features.trees.lines import CODES, Lines
+from streamrf.features.trees.nodes import count_rows, grow_below
+from streamrf.features.trees.scores import CLASSES, RIDGE, SQUARES, Rows
+from streamrf.support.threads import Threads
+
+ROW_SHARE = 0.8  # that a tree is grown on
+ROWS_A_SYMMETRIC_TREE = 1 << 16  # at most: each of its cuts is made by all of them
+LINES_A_TREE = 40  # at least, of which it chooses
+DEPTHS = {SQUARES: (4, 10, 30), CLASSES: (4, 8, 100)}  # least and most, and rows for each leaf: classes are noisier
+FREE_DEPTH = 12  # of trees whose nodes have cuts of their own
+LEAST = {SQUARES: 5, CLASSES: 20}  # rows of their leaves, at least
+TOP = 2  # depth from which on the parts of a tree are grown by threads of their own
+MIXTURES = 4  # of outputs that choose the cells, where there are more outputs
+
+
+def depth_for(rows: int, loss: str) -> int:
+    """Of symmetric trees: leaves for about so many rows each."""
+    least, most, each = DEPTHS[loss]
+    return int(np.clip(np.rint(np.log2(max(rows, 1) / each)), least, most))
+
+
+def lines_a_tree(lines: int) -> int:
+    return min(lines, max(LINES_A_TREE, lines // 3))
+
+
+def table_bytes(lines: int, outputs: int, threads: int) -> int:
+    """Of all histograms that are alive at once: those of the top of a tree, and of the parts that threads grow."""
+    each = 8 * CODES * lines_a_tree(lines) * min(outputs, MIXTURES)
+    return each * (TOP + 2 + (1 << TOP) + (FREE_DEPTH - TOP + 2) * min(threads, 1 << TOP))
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Drawn rows, lines that a tree may cut, and words (k, n) of all rows: their gradients, and what they count for."""
+
+    drawn: np.ndarray
+    lines: np.ndarray
+    words: np.ndarray
+    units: int  # that the heaviest row counts for
+
+
+class Cutting:
+    """Chooses the cells of trees for some rows."""
+
+    def __init__(self, rows: Rows, lines: Lines, loss: str, rng: np.random.Generator, threads: Threads) -> None:
+        self.rows, self.lines, self.loss, self.rng, self.threads = rows, lines, loss, rng, threads
+        heaviest = max(float(rows.weights.max()), np.finfo(np.float64).tiny)
+        self._shares = rows.weights / heaviest
+
+    def symmetric(self, slopes: np.ndarray) -> Cells:
+        """One cut at each depth, the best of all once those before it are made."""
+        packed = self._packed(slopes, ROWS_A_SYMMETRIC_TREE)
+        cells, chosen, cuts = np.zeros(len(packed.drawn), np.uint16), [], []
+        for level in range(depth_for(len(self.rows), self.loss)):
+            gains = self._gains(packed, cells, 1 << level)
+            column, cut = divmod(int(gains.argmax()), gains.shape[1])
+            split(self.rows.codes[column], cut, packed.drawn, cells)
+            chosen.append(column)
+            cuts.append(cut)
+        return Cells(np.array(chosen, np.int32), np.array(cuts, np.int32))
+
+    def free(self, slopes: np.ndarray, leaves: int) -> Cells:
+        """A cut of its own in each node; of all of them those that gain most, for at most so many leaves."""
+        packed = self._packed(slopes, MOST_ROWS)
+        nodes = (1 << FREE_DEPTH) - 1
+        found, gains = np.full((nodes, 2), -1, np.int32), np.zeros(nodes)
+        self._grow(packed, found, gains)
+        return cells_of_heap(found[:, 0], found[:, 1], best_nodes(found[:, 0], gains, leaves))
+
+    def _packed(self, slopes: np.ndarray, most: int) -> Packed:
+        count, outputs = slopes.shape
+        drawn = np.flatnonzero(self.rng.random(count) < min(ROW_SHARE, most / count))[:most].astype(np.int32)
+        if outputs > MIXTURES:
+            slopes = slopes @ self.rng.choice([-1.0, 1.0], (outputs, MIXTURES))
+        units, bits = bits_for(len(drawn))
+        counts, words = np.rint(self._shares * units).astype(np.int64), np.empty(slopes.shape[::-1], np.int64)
+        for column, word in zip(slopes.T, words, strict=True):
+            largest = float(np.abs(column).max())
+            pack(np.ascontiguousarray(column), counts, 2.0**bits / largest if largest > 0 else 0.0, word)
+        return Packed(drawn, self._drawn_lines(), words, units)
+
+    def _drawn_lines(self) -> np.ndarray:
+        total = len(self.lines)
+        count = lines_a_tree(total)
+        return np.arange(total) if count == total else np.sort(self.rng.permutation(total)[:count])
+
+    def _parts(self, lines: np.ndarray) -> list[np.ndarray]:
+        """Lines for each thread, of all widths."""
+        order = lines[np.argsort(-self.lines.widths[lines], kind="stable")]
+        return [order[first :: self.threads.count] for first in range(min(self.threads.count, len(order)))]
+
+    def _gains(self, packed: Packed, cells: np.ndarray, many: int) -> np.ndarray:
+        """(columns, cuts); negative where there is no such cut."""
+        lines, drawn = self.lines, packed.drawn
+        gains = np.full((len(self.rows.codes), int(lines.widths.max()) - 1), -1.0)
+        for line in packed.lines:
+            gains[lines.columns[line], : lines.widths[line] - 1] = 0
+            gains[lines.singles[line][lines.singles[line] >= 0], 0] = 0
+
+        def part(mine: np.ndarray) -> None:
+            about = (lines.codes, mine, lines.widths, lines.columns, lines.singles, drawn, cells)
+            for word in packed.words:
+                add_gains(*about, word, many, RIDGE * packed.units, gains)
+
+        self.threads.each(part, self._parts(packed.lines))
+        return gains
+
+    def _grow(self, packed: Packed, found: np.ndarray, gains: np.ndarray) -> None:
+        """The top by one thread, with the histogram of all rows made by all; then what is below it side by side."""
+        lines, drawn, words = self.lines, packed.drawn, packed.words
+        offsets = lines.offsets(packed.lines)
+        shape, least = (len(words), offsets[-1]), LEAST[self.loss]
+        order, spare = drawn.copy(), np.empty_like(drawn)
+        ends, below = np.zeros((1 << (TOP + 1), 2), np.int64), np.zeros((1 << TOP, *shape), np.int64)
+        known = (
+            lines.by_row, self.rows.codes, packed.lines, offsets, lines.columns, lines.singles, words, order, spare,
+            RIDGE * packed.units, float(least * packed.units), 2 * least,
+        )  # fmt: skip
+        root = np.zeros((TOP + 2, *shape), np.int64)
+
+        def count(places: np.ndarray) -> None:
+            count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, root[0])
+
+        self.threads.each(count, np.array_split(np.arange(len(packed.lines)), self.threads.count))
+        grow_below(0, 0, TOP, 0, len(drawn), *known, root, found, gains, ends, below)
+
+        def grow(part: int) -> None:
+            node = (1 << TOP) - 1 + part
+            tables = np.empty((FREE_DEPTH - TOP + 2, *shape), np.int64)
+            tables[0] = below[part]
+            grow_below(node, TOP, FREE_DEPTH, *ends[node], *known, tables, found, gains, ends, below[:0])
+
+        self.threads.each(grow, [part for part in range(1 << TOP) if np.ptp(ends[(1 << TOP) - 1 + part]) >= 2 * least])

@@ -1,0 +1,161 @@
+"""The loops of growing trees whose nodes have cuts of their own, and of predicting with them.
+
+Nodes are numbered as in a heap while they grow: those below node i are 2i + 1 and 2i + 2. The histogram of the smaller
+one is summed, and that of the other is what remains of their parent's: sums of whole numbers, so it is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamrf.features.trees.growth import COUNT_BITS, ROWS_A_BLOCK
+from streamrf.support.compiled import inner_kernel, kernel
+
+
+@kernel
+def count_rows(
+    codes: np.ndarray, lines: np.ndarray, offsets: np.ndarray, rows: np.ndarray, words: np.ndarray, table: np.ndarray
+) -> None:
+    """Add the words (k, n) of some rows to a histogram (k, bins) of some lines; ``codes`` is (n, lines)."""
+    for i in range(len(rows)):
+        r = rows[i]
+        for k in range(words.shape[0]):
+            word = words[k, r]
+            for c in range(len(lines)):
+                table[k, offsets[c] + codes[r, lines[c]]] += word
+
+
+@inner_kernel
+def _gain(left: np.ndarray, total: np.ndarray, ridge: float, least: float) -> float:
+    """Of parting a node in two: what both sides explain of the gradients; negative where one has too few rows."""
+    mask = (np.int64(1) << COUNT_BITS) - 1
+    count = np.float64(left[0] & mask)
+    other = np.float64(total[0] & mask) - count
+    if count < least or other < least:
+        return -1.0
+    gain = 0.0
+    for k in range(len(left)):
+        below, above = np.float64(left[k] >> COUNT_BITS), np.float64((total[k] - left[k]) >> COUNT_BITS)
+        gain += below * below / (count + ridge) + above * above / (other + ridge)
+    return gain
+
+
+@inner_kernel
+def _best_cut(
+    table: np.ndarray, lines: np.ndarray, offsets: np.ndarray, columns: np.ndarray, singles: np.ndarray, ridge: float,
+    least: float,
+) -> tuple[float, int, int]:  # fmt: skip
+    """Gain, column and cut: of equal gains the first column, and its first cut."""
+    outputs = table.shape[0]
+    total, left, rest = np.zeros(outputs, np.int64), np.empty(outputs, np.int64), np.empty(outputs, np.int64)
+    for k in range(outputs):
+        for at in range(offsets[1]):
+            total[k] += table[k, at]
+    whole, count = 0.0, np.float64(total[0] & ((np.int64(1) << COUNT_BITS) - 1))
+    for k in range(outputs):
+        whole += np.float64(total[k] >> COUNT_BITS) ** 2 / (count + ridge)
+    best, column, cut = whole, -1, -1
+    for c in range(len(lines)):
+        line, width = lines[c], offsets[c + 1] - offsets[c]
+        left[:] = 0
+        for code in range(width):
+            at, member = offsets[c] + code, singles[line, code]
+            if member >= 0:
+                for k in range(outputs):
+                    rest[k] = total[k] - table[k, at]
+                gain = _gain(rest, total, ridge, least)
+                if gain > best or (gain == best and member < column):
+                    best, column, cut = gain, member, 0
+            if code < width - 1:
+                for k in range(outputs):
+                    left[k] += table[k, at]
+                gain, own = _gain(left, total, ridge, least), columns[line]
+                if gain > best or (gain == best and own < column):
+                    best, column, cut = gain, own, code
+    return best - whole, column, cut
+
+
+@kernel
+def grow_below(
+    node: int, level: int, stop: int, start: int, end: int, codes: np.ndarray, every: np.ndarray, lines: np.ndarray,
+    offsets: np.ndarray, columns: np.ndarray, singles: np.ndarray, words: np.ndarray, order: np.ndarray,
+    spare: np.ndarray, ridge: float, least: float, fewest: int, tables: np.ndarray, found: np.ndarray,
+    gains: np.ndarray, ends: np.ndarray, below: np.ndarray,
+) -> None:  # fmt: skip
+    """The cuts (column, cut) of a node and of those below it, above depth ``stop``. Its rows are ``order[start:end]``,
+    which are parted on the way, and ``tables[0]`` is its histogram. Nodes at ``stop`` leave where their rows are in
+    ``ends``, and their histograms in ``below`` where there is room for any. ``every`` has columns by rows; fewer rows
+    than ``fewest`` are not parted."""
+    waiting = np.empty((stop - level + 2, 5), np.int64)
+    free, spares, pending = np.arange(len(tables))[::-1].copy(), len(tables) - 1, 1
+    waiting[0] = np.array([node, level, start, end, 0])
+    while pending:
+        pending -= 1
+        node, level, start, end, at = waiting[pending]
+        free[spares], spares = at, spares + 1
+        if level == stop:
+            ends[node, 0], ends[node, 1] = start, end
+            if len(below):
+                below[node + 1 - (1 << stop)] = tables[at]
+            continue
+        gain, column, cut = _best_cut(tables[at], lines, offsets, columns, singles, ridge, least)
+        if column < 0:
+            continue
+        found[node, 0], found[node, 1], gains[node] = column, cut, gain
+        if level + 1 == stop and not len(below):
+            continue
+        middle, others = start, start
+        for i in range(start, end):
+            r = order[i]
+            if every[column, r] > cut:
+                spare[others], others = r, others + 1
+            else:
+                order[middle], middle = r, middle + 1
+        order[middle:end] = spare[start:others]
+        if not len(below) and max(middle - start, end - middle) < fewest:
+            continue
+        spares -= 2
+        small, large = free[spares], free[spares + 1]  # the second is where the parent's is
+        tables[small] = 0
+        fewer = middle - start < end - middle
+        part = order[start:middle] if fewer else order[middle:end]
+        count_rows(codes, lines, offsets, part, words, tables[small])
+        tables[large] -= tables[small]
+        for side in range(2):
+            first, last = (middle, end) if side else (start, middle)
+            table = small if fewer != side else large
+            waiting[pending] = np.array([2 * node + 1 + side, level + 1, first, last, table])
+            pending += 1
+
+
+@kernel
+def reach(
+    codes: np.ndarray, columns: np.ndarray, cuts: np.ndarray, children: np.ndarray, start: int, stop: int,
+    out: np.ndarray,
+) -> None:  # fmt: skip
+    """The leaf of each row from ``start`` to ``stop``, in one tree."""
+    inner = len(columns)
+    for i in range(start, stop):
+        node = 0
+        while node < inner:
+            node = children[node, 1 if codes[columns[node], i] > cuts[node] else 0]
+        out[i] = node - inner
+
+
+@kernel
+def add_node_scores(
+    X: np.ndarray, columns: np.ndarray, thresholds: np.ndarray, children: np.ndarray, values: np.ndarray, start: int,
+    stop: int, out: np.ndarray,
+) -> None:  # fmt: skip
+    """Scores of rows by trees with values (P, leaves, k): a block of rows at a time, tree after tree."""
+    (trees, inner), outputs = columns.shape, values.shape[2]
+    for first in range(start, stop, ROWS_A_BLOCK):
+        last = min(first + ROWS_A_BLOCK, stop)
+        for tree in range(trees):
+            for r in range(first, last):
+                node = 0
+                while node < inner:
+                    side = 1 if X[r, columns[tree, node]] > thresholds[tree, node] else 0
+                    node = children[tree, node, side]
+                for k in range(outputs):
+                    out[r, k] += values[tree, node - inner, k]

@@ -1,0 +1,31 @@
+"""How loops are compiled: for the types they first meet, into numba's cache on disk, and without Python's lock.
+
+Compiling is what a first run waits for, so nothing is compiled that is not called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core.caching import FunctionCache
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """A loop that Python calls."""
+    return njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
+
+
+def inner_kernel(function: Callable[..., Any]) -> Any:
+    """What kernels alone call: compiled into them, without what a call from Python would take."""
+    return njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
+def is_cached(function: Callable[..., Any]) -> bool:
+    """Whether numba's cache has a kernel as its file is now, for some types and some CPU."""
+    written: Any = inspect.unwrap(function)
+    place, changed = Path(FunctionCache(written).cache_path), Path(inspect.getfile(written)).stat().st_mtime
+    return any(index.stat().st_mtime >= changed for index in place.glob(f"*.{written.__name__}-*.nbi"))

@@ -1,0 +1,110 @@
+"""Compile before it is waited for: while a first run reads its data, or once for an image (`streamrf warm`).
+
+Made-up tables are trained on, so that what is compiled is what runs call, whatever that is by then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from streamrf.data.readers.memory import ArraySource
+from streamrf.features.binning.normal import look_up
+from streamrf.features.fourier.landmarks import landmark_values
+from streamrf.features.fourier.map import cosines
+from streamrf.features.precision import LIMITS, PRECISIONS
+from streamrf.features.trees.nodes import grow_below
+from streamrf.recipe import ANY, AUTO, BINNING, BLEND, LANDMARKS, NONE, TREES, Recipe
+from streamrf.statistics.gram_kernels import proven_products
+from streamrf.support import memory
+from streamrf.support.compiled import is_cached
+from streamrf.support.errors import StreamRFError
+from streamrf.support.progress import PlanSummary, Reporter
+from streamrf.support.threads import ALONE, Threads
+from streamrf.training.run import Settings, Training
+
+ROWS, COLUMNS = 256, 3
+FOURIER = Recipe(D=16, bits="12", kernel="gaussian", scaling="quantile", pilot=NONE)
+LANDMARKED = FOURIER.with_(map=LANDMARKS, bits="20", ridge=1e-3)  # the precision of its trials
+BINNED = Recipe(map=BINNING, grids=2, table_bits=4, scaling="quantile")
+GROWN = Recipe(map=TREES, scaling="quantile", pilot=NONE)
+BLENDED = Recipe(map=BLEND, D=16, grids=2, table_bits=4)
+
+
+class _Silent(Reporter):
+    """Nobody asked for these models, so not even the log tells of them."""
+
+    def note(self, text: str) -> None: ...
+    def detail(self, text: str) -> None: ...
+    def planned(self, plan: PlanSummary) -> None: ...
+    def tried(self, trial: object) -> None: ...
+    def started(self, what: str, rows: int, done: int) -> None: ...
+    def finished(self) -> None: ...
+    def settled(self, chosen: dict[str, object]) -> None: ...
+
+
+def made_up(classes: int = 0) -> ArraySource:
+    """A small table, of numbers or of classes to predict."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((ROWS, COLUMNS))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(ROWS)
+    return ArraySource(X, np.digitize(y, np.quantile(y, np.arange(1, classes) / classes)) if classes else y)
+
+
+def train_on(source: ArraySource, recipe: Recipe, threads: Threads) -> None:
+    Training(source, recipe, Settings(), _Silent(), threads).run()
+
+
+def compile_all() -> Iterator[str]:
+    """Compile all that runs with nothing set may call; says each time what for."""
+    yield "many rows"
+    for bits in LIMITS:
+        proven_products(bits)  # few rows do without
+    with Threads() as threads:
+        for name, source in (("numbers", made_up()), ("two classes", made_up(2)), ("three classes", made_up(3))):
+            yield name
+            for precision in PRECISIONS:
+                train_on(source, FOURIER.with_(bits=precision), threads)
+                train_on(source, LANDMARKED.with_(bits=precision), threads)
+            train_on(source, FOURIER.with_(bits=AUTO, kernel=AUTO, scaling=AUTO, pilot=AUTO), threads)
+            train_on(source, BLENDED, threads)
+
+
+@contextmanager
+def compiling(recipe: Recipe) -> Iterator[None]:
+    """Compile in a thread of its own, while the work within reads data, what the cache does not have yet. About half of
+    the compiler's time is in LLVM, which leaves Python to others."""
+    steps, over = _missing(recipe), threading.Event()
+
+    def work() -> None:
+        for step in steps:
+            with suppress(StreamRFError, MemoryError):  # the run itself will tell what is wrong
+                if not over.is_set():
+                    train_on(made_up(), step, ALONE)
+
+    if not steps:
+        yield
+        return
+    threading.Thread(target=work, name="streamrf-compiler").start()
+    try:
+        with memory.compiling_beside():
+            yield
+    finally:
+        over.set()
+
+
+def _missing(recipe: Recipe) -> list[Recipe]:
+    """Small runs that compile what a run needs and the cache lacks."""
+    fourier = FOURIER if recipe.bits == AUTO else FOURIER.with_(bits=recipe.bits)
+    binned = BINNED.with_(pilot=recipe.pilot)
+    blends = recipe.map in (ANY, BLEND)
+    steps = (
+        (blends or recipe.map == LANDMARKS, landmark_values, LANDMARKED),
+        (not blends and recipe.map not in (LANDMARKS, BINNING, TREES), cosines, fourier),
+        (blends or recipe.map == BINNING, look_up, binned),
+        (blends or recipe.map == TREES, grow_below, GROWN),
+    )
+    return [step for wanted, kernel, step in steps if wanted and not is_cached(kernel)]

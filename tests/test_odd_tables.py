@@ -1,0 +1,169 @@
+"""Odd CSV files and frames: what a new user's table may look like, and the one sentence where no model can be made."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import done, streamrf
+
+from streamrf.api.estimators import KernelRegressor
+from streamrf.data.readers.dialect import find_dialect
+from streamrf.data.readers.text_types import orders_of
+from streamrf.models.model import Model
+from streamrf.reports import importance
+
+QUICK = ("--map", "binning", "--grids", "4", "--pilot", "none", "--threads", "1", "--quiet")
+
+
+def table(rows=120, price="{:.3f}", **more):
+    """Semicolons, and a decimal comma in every number; ``more`` are columns of a function of the row's number."""
+    rng = np.random.default_rng(0)
+    names = ["area, m²", "class", *more, "price"]
+    lines = [";".join(names)]
+    for i in range(rows):
+        area = rng.normal()
+        cells = [f"{area:.3f}".replace(".", ","), str(rng.choice(["new", "old"])), *(make(i) for make in more.values())]
+        lines.append(";".join([*cells, price.format(2 * area + 5, i).replace(".", ",")]))
+    return "﻿" + "\r\n".join(lines) + "\r\n" * 4
+
+
+def write(folder, text, name="t.csv"):
+    (folder / name).write_text(text, encoding="utf-8", newline="")
+    return folder / name
+
+
+# -- the first line
+
+NAMED = {
+    "infinity is a name": ("a,inf,nan\n1,2,3\n4,5,6\n", True),
+    "years among names": ("place,people,rooms,2020\n1,2,3,4\n5,6,7,8\n", True),
+    "years and as many names": ("x,2020\n1,2\n3,4\n", False),
+    "values": ("1,2,3\n4,5,6\n", False),
+    "decimal commas": ("0,5;1,5\n2,5;3,5\n", False),
+    "a level beside numbers": ("M,0.5,1\nF,0.7,2\n", False),
+    "a gap beside numbers": ("NA,0.5,1\n3,0.7,2\n", False),
+    "names above text": ("a,b\nx,y\nz,w\n", True),
+    "names alone": ("a,b\n", True),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_whether_the_first_line_holds_names(case):
+    text, named = NAMED[case]
+    assert find_dialect(text, "t.csv").has_header == named
+
+
+# -- endings: a model, or one sentence with the fix
+
+ENDINGS = {
+    "header only": (table(0), (), "has no rows"),
+    "nothing at all": ("", (), "has no rows"),
+    "empty lines": ("\n\n\n", (), "begins with an empty line"),
+    "one row": (table(1), (), "there is nothing to learn"),
+    "thirty rows": (table(30), (), None),
+    "gaps in the target": (re.sub(r"(\n.*7;.*;).*", r"\1", table(200)), (), None),
+    "no target at all": (table(120, price=""), (), "has no values: name another column with --target"),
+    "constant target": (table(120, price="7"), (), "one class only (7)"),
+    "identifiers as the target": (table(1200, price="u{1}"), (), "an identifier is no target"),
+    "two names alike": (
+        table(30, **{"class": lambda i: "1"}).replace("price", "class"),
+        (),
+        "names the column 'class'",
+    ),
+    "a keyword, empty, constant and infinite columns": (
+        table(120, **{"while": str, "empty": lambda _: "", "const": lambda _: "5", "inf": lambda i: "inf" * (i % 2)}),
+        (),
+        None,
+    ),
+    "quoted line breaks and truth": (
+        table(120, text=lambda i: '"one\ntwo"' if i % 2 else "x", ok=lambda i: ("yes", "no", "")[i % 3]),
+        (),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+def test_every_ending_is_a_model_or_a_sentence(case, tmp_path):
+    text, options, sentence = ENDINGS[case]
+    data = write(tmp_path, text)
+    told = streamrf("train", data, "--target", "price", "--decimal", ",", *QUICK, *options)
+    if sentence is None:
+        assert told.code == 0, told.err
+        out = tmp_path / "p.csv"
+        done("predict", tmp_path / "t.model", data, "--decimal", ",", "--keep", "all", "--out", out, "--quiet")
+        assert len(pd.read_csv(out)) == len(pd.read_csv(data, sep=";"))
+    else:
+        assert told.code == 3
+        assert sentence in told.sentence
+        assert not (tmp_path / "t.model").exists()
+
+
+def test_predict_names_the_option_that_reads_a_value(tmp_path):
+    """The model knows that the column has numbers: what the new file has is not silently something else."""
+    text = table(120, day=lambda i: f"{1 + i % 28:02d}.{1 + i % 12:02d}.2024")
+    data = write(tmp_path, text)
+    done("train", data, "--target", "price", "--decimal", ",", "--dates", "DMY", *QUICK)
+    predict = ("predict", tmp_path / "t.model", data, "--out", tmp_path / "p.csv", "--quiet")
+    assert streamrf(*predict).sentence.endswith("is not a number: --decimal , reads it as a number")
+    assert streamrf(*predict, "--decimal", ",").sentence.endswith("--dates DMY (or MDY, YMD) reads dates")
+    done(*predict, "--decimal", ",", "--dates", "DMY")
+
+
+def test_dates_of_another_order_are_told_with_their_own(tmp_path):
+    days = {
+        "day": lambda i: f"{1 + i % 28:02d}.{1 + i % 12:02d}.2024",
+        "us": lambda i: f"{1 + i % 12}/{1 + i % 28}/2024",
+    }
+    data = write(tmp_path, table(120, **days))
+    told = done("inspect", data, "--decimal", ",", "--dates", "DMY")
+    assert "is no DMY date: --dates us=MDY reads it" in told.err + told.out
+    assert "'day' is read as text" not in told.err + told.out
+    assert orders_of("31/12/2024") == ["DMY"]
+    assert orders_of("no date") == []
+
+
+def test_columns_of_types_that_tables_do_not_have_are_left_out(caplog):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=80), "wave": rng.normal(size=80) * 1j})
+    frame["y"] = frame["a"] * 2
+    caplog.set_level("INFO", logger="streamrf")
+    model = KernelRegressor(D=16, pilot="none").fit(frame, "y")
+    assert "left out: 'wave' is of type complex128" in caplog.text
+    assert model.predict(frame).shape == (80,)
+
+
+def test_a_blend_without_landmarks_shows_no_lambda(tmp_path, monkeypatch):
+    """Thresholds in single columns, which trees alone are taken for."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 6, (2400, 3))
+    lines = [f"{a},{b},{c},{(a > 2) * 5 + (b > 3) * (c > 1) * 3}" for a, b, c in X]
+    data = write(tmp_path, "a,b,c,y\n" + "\n".join(lines))
+    monkeypatch.setattr("streamrf.solvers.stacking.LEAST_SHARE", 2.0)  # of several, none is enough
+    monkeypatch.setattr("streamrf.solvers.stacking._used", lambda *_: np.array([2]))
+    told = done("train", data, "--target", "y", "--map", "blend", "--D", "20", "--grids", "4", "--pilot", "none",
+                "--threads", "1").out  # fmt: skip
+    assert "trees alone" in told
+    assert "\nlambda" not in told
+
+
+def test_levels_of_one_mean_are_one_value(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal():.3f},p{rng.integers(0, 400)},{rng.normal():.3f}" for _ in range(900)]
+    data = write(tmp_path, "a,place,y\n" + "\n".join(lines))
+    told = done("train", data, "--target", "y", *QUICK)
+    del told
+    model = Model.load(tmp_path / "t.model")
+    codes = np.array([j for j, name in enumerate(model.feature_names) if name.startswith("place")])
+    X = np.zeros((40, model.n_inputs))
+    X[:, codes[0]], X[:, codes[1]] = np.arange(40) % 4, np.arange(40) % 8
+    found = importance.dependence_of(model, lambda X: X[:, codes[1:2]], X, "place", codes)
+    assert found.means
+    assert found.values == (0.0, 1.0, 2.0, 3.0)
+    assert found.predictions[:, 0].tolist() == [2.0, 3.0, 4.0, 5.0]
+    shown = done("importance", tmp_path / "t.model", data, "--rows", "300", "--repeats", "1", "--partial", "place",
+                 "--threads", "1").out  # fmt: skip
+    assert "place, by its mean" in shown

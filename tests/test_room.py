@@ -1,0 +1,69 @@
+"""Where memory is scarce a blend is made smaller, and its trials too: it is far better than what else would fit."""
+
+import numpy as np
+import pytest
+from tables import smooth, write_zarr
+from test_kernel_pilot import columns, piloted
+from test_memory import measured
+
+from streamrf.data.readers.memory import ArraySource
+from streamrf.recipe import Recipe
+from streamrf.training.pilot.room import BINS, EXACT_ROWS, FEATURES, WHOLE, Room, room_for
+from streamrf.training.plan import plan_run, replan, scarce_grids
+
+MB = 10**6
+
+
+def planned(room: int, rows: int = 20_000, columns: int = 10, recipe: Recipe | None = None):
+    source = ArraySource(np.zeros((rows, columns)), np.arange(rows, dtype=np.float64))
+    return plan_run(source, recipe or Recipe(), outputs=1, threads=2, reserved=400 * MB, budget=(400 + room) * MB)
+
+
+@pytest.mark.parametrize("room", [60, 100, 300, 600, 2000])
+def test_a_blend_is_made_to_fit(room):
+    plan = planned(room)
+    assert plan.solver == "stacking"
+    assert plan.fits
+
+
+def test_less_memory_makes_everything_smaller_and_enough_changes_nothing():
+    plans = [planned(room) for room in (60, 300, 2000)]
+    rooms = [room_for(plan.sizes, Recipe()) for plan in plans]
+    sizes = np.array(
+        [
+            (plan.sizes.recipe.D, plan.sizes.recipe.grids, room.exact, not room.alone, room.features, room.bins)
+            for plan, room in zip(plans, rooms, strict=True)
+        ]
+    )
+    assert (np.diff(sizes, axis=0) >= 0).all()
+    assert (sizes[0] < sizes[2]).all()
+    assert rooms[2] == WHOLE == Room(EXACT_ROWS[0], False, FEATURES[0], BINS[0])
+    assert scarce_grids(plans[2].sizes) is None
+    assert scarce_grids(plans[0].sizes) == plans[0].sizes.recipe.grids
+
+
+def test_grids_that_were_asked_for_stay():
+    assert planned(100, recipe=Recipe(map="blend", grids=90)).sizes.recipe.grids == 90
+
+
+def test_what_is_known_later_is_planned_from_what_was_asked():
+    """Many classes make wide scores: the plan for them is smaller, not refused."""
+    first = planned(560)
+    later = replan(first, outputs=26, classes=True)
+    assert later.solver == "stacking"
+    assert later.fits
+    assert later.sizes.recipe.grids < first.sizes.recipe.grids
+    assert replan(later, outputs=1, classes=False).sizes.recipe == first.sizes.recipe
+
+
+def test_small_trials_still_find_the_columns_that_matter():
+    choice = piloted(*columns(), room=Room(300, True, 64, BINS[-1]))
+    assert {each["column"] for each in choice.notes["learning"]["metric"]["columns"][:2]} == {0, 1}
+    assert max(trial.D for trial in choice.trials) <= 300
+
+
+def test_under_half_a_gigabyte(tmp_path):
+    data = write_zarr(tmp_path / "t.zarr", *smooth(2500, 4))
+    said, peak = measured("train", data, "--memory", "500MB", "--threads", "2", "--json", "--out", tmp_path / "m.model")
+    assert said["map"] in ("blend", "landmarks")  # random binning may be far behind
+    assert peak <= said["memory"]["projected"] <= said["memory"]["budget"] == 500 * MB
