@@ -161,12 +161,7 @@ class Dispatcher(ABC):
     def give_up(self, task: Task) -> None:
         """Have another worker do it; the first that was asked stops, or its result is not used."""
         self._given_up[task.groups[0][:1]] += 1
-        if not task.inputs:
-            self.put_back(task)
-            return
-        del self.running[task.number]
-        self.workers.release(task)
-        self.add([task.inputs])
+        self.put_back(task)
 
     def add(self, pairs: list[tuple[Task, ...]]) -> None:
         """Have workers add sums to others."""
@@ -215,14 +210,14 @@ class Dispatcher(ABC):
         Dask does not start what is in the queue of a worker whose memory is almost full, and moves nothing between
         workers with many threads, each of which it thinks does one task.
         """
-        now, tasks = self.workers.now(), [task for task in self.running.values() if len(task.inputs) != 1]
-        free = self._ready - sum(task.home is not None for task in tasks)
+        now, sums = self.workers.now(), self.sums()
+        free = self._ready - sum(task.home is not None for task in sums)
         if free <= 0:
             self._free_since = now
-        for task in tasks if free > 0 else ():
+        for task in sums if free > 0 else ():
             patience, late = self.limits.stuck, now - max(self._free_since, task.submitted)
             if task.home:
-                typical = task.rows / self.rate if self.rate and not task.inputs else inf
+                typical = task.rows / self.rate if self.rate else inf
                 patience, late = max(LATE, 2 * typical / (free + 1)), min(late, now - task.started - typical)
             if late > patience * 2 ** self._given_up[task.groups[0][:1]]:
                 self.give_up(task)
@@ -254,6 +249,7 @@ class Summing(Dispatcher, Generic[S]):
         self.job = job
         self.held: dict[str | None, Task] = {}  # the partial sum on each worker; CALLED: one that is due
         self._pairs: list[tuple[Task, ...]] = []  # to be added in this step
+        self._alone: list[Task] = []  # no worker came to add these: each is fetched by itself
         self._collects, self._failed_fetches = False, 0
 
     def run(self, watch: Watcher[S]) -> S:
@@ -267,7 +263,7 @@ class Summing(Dispatcher, Generic[S]):
         return self.job.state
 
     def parts(self) -> list[Task]:
-        return [*self.running.values(), *self.held.values()]
+        return [*self.running.values(), *self.held.values(), *self._alone]
 
     def _call(self, tasks: Iterable[Task]) -> None:
         """Call for these and for all sums that are there. Neighbours are added first: they are near each other."""
@@ -293,18 +289,37 @@ class Summing(Dispatcher, Generic[S]):
         for task in self.sums() if self.stopping else ():
             self.put_back(task)
         adds, made = [task for task in self.running.values() if task.inputs], sum(len(p.groups) for p in self.parts())
+        self._give_up_additions(task for task in adds if len(task.inputs) == 2)
         if self.stopping or not self.groups:
             self._call(self.running.values())
         elif (self._collects or made > MOST_SUMS + 10 * self._ready) and not any(task.called for task in adds):
             self._call(adds)
         pairs, self._pairs = self._pairs, []
         self.add(pairs)
-        if CALLED in self.held and not any(task.called for task in self.running.values()):
-            part = self.held.pop(CALLED)
-            self.start(self.workers.fetch(part), part.groups, (part,), called=True)
+        if self._alone and not any(len(task.inputs) == 1 for task in self.running.values()):
+            self._fetch(self._alone.pop())
+        elif CALLED in self.held and not any(task.called for task in self.running.values()):
+            self._fetch(self.held.pop(CALLED))
+
+    def _give_up_additions(self, adds: Iterable[Task]) -> None:
+        """Dask queues an addition at a worker that has one of the two sums, whatever that worker is stuck in.
+
+        It waits for a group there, but not for much longer than a group takes: a fetch needs no thread of a worker.
+        """
+        group = max((task.rows for task in self.sums()), default=0) / self.rate if self.rate else 0.0
+        for task in adds:
+            if self.workers.now() - task.submitted > self.limits.stuck + 2 * group:
+                del self.running[task.number]
+                self.workers.release(task)
+                self._alone += task.inputs
+
+    def _fetch(self, part: Task) -> None:
+        part.called = True
+        self.start(self.workers.fetch(part), part.groups, (part,), called=True)
 
     def put_back(self, task: Task) -> None:
         super().put_back(task)
+        self._alone = [part for part in self._alone if part is not task]
         self.held = {place: part for place, part in self.held.items() if part is not task}
 
     def finish(self, task: Task) -> None:
