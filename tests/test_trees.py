@@ -185,6 +185,7 @@ def test_threads_change_no_bit(loss, outputs, monkeypatch):
     """Not with pieces of rows either, nor with more columns than a tree sees or more outputs than choose its cells."""
     monkeypatch.setattr(scores_, "PIECE", 64)
     monkeypatch.setattr(cutting_, "LINES_A_TREE", 2)
+    monkeypatch.setattr(cutting_, "SMALL_WORK", 0)
     rng = np.random.default_rng(1)
     codes = rng.integers(0, 20, (9, 700)).astype(np.uint8)
     scores = codes[:7].T + rng.standard_normal((700, 7))
@@ -201,6 +202,27 @@ def test_threads_change_no_bit(loss, outputs, monkeypatch):
     ]  # fmt: skip
     assert len(forests[0]) > 2
     assert bits[0] == bits[1] == bits[2]
+
+
+@pytest.mark.parametrize("leaves", [2, 5, 12])
+def test_nodes_that_few_leaves_leave_out_are_not_grown(leaves, monkeypatch):
+    """And those that stay are those of the whole tree."""
+    monkeypatch.setitem(cutting_.LEAST, SQUARES, 3)
+    grown, keep = [], cutting_.best_nodes
+
+    def noted(columns: np.ndarray, gains: np.ndarray, most: int) -> np.ndarray:
+        grown.append((columns.copy(), gains.copy()))
+        return keep(columns, gains, most)
+
+    monkeypatch.setattr(cutting_, "best_nodes", noted)
+    rows = table(SQUARES, count=600)
+    slopes = rows.targets - rows.targets.mean()
+    for most in (leaves, 1 << FREE_DEPTH):
+        lines = Lines.of(rows.codes, CUTS, Levels.none(4))
+        cutting_.Cutting(rows, lines, SQUARES, np.random.default_rng(0), ALONE).free(slopes, most)
+    (some, gains), (every, all_gains) = grown
+    assert keep(some, gains, leaves).tolist() == keep(every, all_gains, leaves).tolist()
+    assert (some >= 0).sum() < (every >= 0).sum()
 
 
 def test_rows_of_no_weight_have_no_say():

@@ -11,7 +11,7 @@ from streamrf.features.trees.growth import MOST_ROWS, add_gains, bits_for, pack,
 from streamrf.features.trees.lines import CODES, Lines
 from streamrf.features.trees.nodes import count_rows, grow_below
 from streamrf.features.trees.scores import CLASSES, RIDGE, SQUARES, Rows
-from streamrf.support.threads import Threads
+from streamrf.support.threads import ALONE, Threads
 
 ROW_SHARE = 0.8  # that a tree is grown on
 ROWS_A_SYMMETRIC_TREE = 1 << 16  # at most: each of its cuts is made by all of them
@@ -19,6 +19,7 @@ LINES_A_TREE = 40  # at least, of which it chooses
 DEPTHS = {SQUARES: (4, 10, 30), CLASSES: (4, 8, 100)}  # least and most, and rows for each leaf: classes are noisier
 FREE_DEPTH = 12  # of trees whose nodes have cuts of their own
 LEAST = {SQUARES: 5, CLASSES: 20}  # rows of their leaves, at least
+SMALL_WORK = 1 << 17  # rows times lines: so little is done sooner by one thread than it is handed to several
 TOP = 2  # depth from which on the parts of a tree are grown by threads of their own
 MIXTURES = 4  # of outputs that choose the cells, where there are more outputs
 
@@ -53,7 +54,8 @@ class Cutting:
     """Chooses the cells of trees for some rows."""
 
     def __init__(self, rows: Rows, lines: Lines, loss: str, rng: np.random.Generator, threads: Threads) -> None:
-        self.rows, self.lines, self.loss, self.rng, self.threads = rows, lines, loss, rng, threads
+        self.rows, self.lines, self.loss, self.rng = rows, lines, loss, rng
+        self.threads = ALONE if len(rows) * lines_a_tree(len(lines)) < SMALL_WORK else threads
         heaviest = max(float(rows.weights.max()), np.finfo(np.float64).tiny)
         self._shares = rows.weights / heaviest
 
@@ -61,8 +63,10 @@ class Cutting:
         """One cut at each depth, the best of all once those before it are made."""
         packed = self._packed(slopes, ROWS_A_SYMMETRIC_TREE)
         cells, chosen, cuts = np.zeros(len(packed.drawn), np.uint16), [], []
+        nothing = self._no_gains(packed.lines)
         for level in range(depth_for(len(self.rows), self.loss)):
-            gains = self._gains(packed, cells, 1 << level)
+            gains = nothing.copy()
+            self._add_gains(packed, cells, 1 << level, gains)
             column, cut = divmod(int(gains.argmax()), gains.shape[1])
             split(self.rows.codes[column], cut, packed.drawn, cells)
             chosen.append(column)
@@ -74,7 +78,7 @@ class Cutting:
         packed = self._packed(slopes, MOST_ROWS)
         nodes = (1 << FREE_DEPTH) - 1
         found, gains = np.full((nodes, 2), -1, np.int32), np.zeros(nodes)
-        self._grow(packed, found, gains)
+        self._grow(packed, found, gains, np.zeros(min(leaves, nodes) - 1))
         return cells_of_heap(found[:, 0], found[:, 1], best_nodes(found[:, 0], gains, leaves))
 
     def _packed(self, slopes: np.ndarray, most: int) -> Packed:
@@ -99,13 +103,17 @@ class Cutting:
         order = lines[np.argsort(-self.lines.widths[lines], kind="stable")]
         return [order[first :: self.threads.count] for first in range(min(self.threads.count, len(order)))]
 
-    def _gains(self, packed: Packed, cells: np.ndarray, many: int) -> np.ndarray:
-        """(columns, cuts); negative where there is no such cut."""
-        lines, drawn = self.lines, packed.drawn
+    def _no_gains(self, drawn: np.ndarray) -> np.ndarray:
+        """(columns, cuts): zero, and negative where there is no such cut in the lines drawn."""
+        lines = self.lines
         gains = np.full((len(self.rows.codes), int(lines.widths.max()) - 1), -1.0)
-        for line in packed.lines:
+        for line in drawn:
             gains[lines.columns[line], : lines.widths[line] - 1] = 0
             gains[lines.singles[line][lines.singles[line] >= 0], 0] = 0
+        return gains
+
+    def _add_gains(self, packed: Packed, cells: np.ndarray, many: int, gains: np.ndarray) -> None:
+        lines, drawn = self.lines, packed.drawn
 
         def part(mine: np.ndarray) -> None:
             about = (lines.codes, mine, lines.widths, lines.columns, lines.singles, drawn, cells)
@@ -113,31 +121,35 @@ class Cutting:
                 add_gains(*about, word, many, RIDGE * packed.units, gains)
 
         self.threads.each(part, self._parts(packed.lines))
-        return gains
 
-    def _grow(self, packed: Packed, found: np.ndarray, gains: np.ndarray) -> None:
+    def _grow(self, packed: Packed, found: np.ndarray, gains: np.ndarray, leading: np.ndarray) -> None:
         """The top by one thread, with the histogram of all rows made by all; then what is below it side by side."""
         lines, drawn, words = self.lines, packed.drawn, packed.words
         offsets = lines.offsets(packed.lines)
-        shape, least = (len(words), offsets[-1]), LEAST[self.loss]
+        shape, least, narrow = (len(words), offsets[-1]), LEAST[self.loss], np.empty_like(gains)
         order, spare = drawn.copy(), np.empty_like(drawn)
-        ends, below = np.zeros((1 << (TOP + 1), 2), np.int64), np.zeros((1 << TOP, *shape), np.int64)
         known = (
             lines.by_row, self.rows.codes, packed.lines, offsets, lines.columns, lines.singles, words, order, spare,
             RIDGE * packed.units, float(least * packed.units), 2 * least,
         )  # fmt: skip
-        root = np.zeros((TOP + 2, *shape), np.int64)
+        top = FREE_DEPTH if self.threads.count == 1 else TOP
+        parts = 0 if top == FREE_DEPTH else 1 << TOP
+        ends, below = np.zeros((2 << top, 2), np.int64), np.zeros((parts, *shape), np.int64)
+        root = np.zeros((top + 2, *shape), np.int64)
 
         def count(places: np.ndarray) -> None:
             count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, root[0])
 
         self.threads.each(count, np.array_split(np.arange(len(packed.lines)), self.threads.count))
-        grow_below(0, 0, TOP, 0, len(drawn), *known, root, found, gains, ends, below)
+        grow_below(0, 0, top, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, below)
 
         def grow(part: int) -> None:
             node = (1 << TOP) - 1 + part
             tables = np.empty((FREE_DEPTH - TOP + 2, *shape), np.int64)
             tables[0] = below[part]
-            grow_below(node, TOP, FREE_DEPTH, *ends[node], *known, tables, found, gains, ends, below[:0])
+            grow_below(
+                node, TOP, FREE_DEPTH, *ends[node], *known, tables, found, gains, narrow, leading.copy(), ends,
+                below[:0],
+            )  # fmt: skip
 
-        self.threads.each(grow, [part for part in range(1 << TOP) if np.ptp(ends[(1 << TOP) - 1 + part]) >= 2 * least])
+        self.threads.each(grow, [part for part in range(parts) if np.ptp(ends[parts - 1 + part]) >= 2 * least])

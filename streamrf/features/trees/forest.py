@@ -64,13 +64,14 @@ def best_nodes(columns: np.ndarray, gains: np.ndarray, most: int) -> np.ndarray:
     cut = np.flatnonzero(columns >= 0)
     if len(cut) < most:
         return cut
-    waiting, kept = [(-gains[0], 0)], list[int]()
+    falls = dict(zip(cut.tolist(), (-gains[cut]).tolist(), strict=True))
+    waiting, kept = [(falls[0], 0)], list[int]()
     while len(kept) < most - 1:
         node = heapq.heappop(waiting)[1]
         kept.append(node)
         for child in (2 * node + 1, 2 * node + 2):
-            if child < len(columns) and columns[child] >= 0:
-                heapq.heappush(waiting, (-gains[child], child))
+            if child in falls:
+                heapq.heappush(waiting, (falls[child], child))
     return np.sort(np.array(kept))
 
 

@@ -61,12 +61,16 @@ def add_gains(
             whole, left = sums.sum(), np.int64(0)
             if whole == 0:
                 continue
+            nothing = _explained(left, whole, ridge)
+            explained = nothing
             for k in range(width):
                 if singles[line, k] >= 0:
-                    gains[singles[line, k], 0] += _explained(whole - sums[k], sums[k], ridge)
+                    gains[singles[line, k], 0] += _explained(whole - sums[k], sums[k], ridge) if sums[k] else nothing
                 if k < width - 1:
-                    left += sums[k]
-                    gains[column, k] += _explained(left, whole - left, ridge)
+                    if sums[k]:  # most bins of small cells are empty, and cut as the one before
+                        left += sums[k]
+                        explained = _explained(left, whole - left, ridge)
+                    gains[column, k] += explained
 
 
 @kernel

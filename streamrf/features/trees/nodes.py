@@ -41,6 +41,14 @@ def _gain(left: np.ndarray, total: np.ndarray, ridge: float, least: float) -> fl
 
 
 @inner_kernel
+def _is_empty(table: np.ndarray, at: int) -> bool:
+    empty = True
+    for k in range(table.shape[0]):
+        empty = empty and table[k, at] == 0
+    return empty
+
+
+@inner_kernel
 def _best_cut(
     table: np.ndarray, lines: np.ndarray, offsets: np.ndarray, columns: np.ndarray, singles: np.ndarray, ridge: float,
     least: float,
@@ -60,6 +68,8 @@ def _best_cut(
         left[:] = 0
         for code in range(width):
             at, member = offsets[c] + code, singles[line, code]
+            if _is_empty(table, at):
+                continue  # both sides are those of the bin before, which was asked first
             if member >= 0:
                 for k in range(outputs):
                     rest[k] = total[k] - table[k, at]
@@ -75,17 +85,31 @@ def _best_cut(
     return best - whole, column, cut
 
 
+@inner_kernel
+def _leads(gain: float, leading: np.ndarray) -> bool:
+    """Whether it is one of the largest gains so far, which ``leading`` has in rising order, or as large."""
+    if gain < leading[0]:
+        return False
+    at = 0
+    while at + 1 < len(leading) and leading[at + 1] < gain:
+        leading[at] = leading[at + 1]
+        at += 1
+    leading[at] = gain
+    return True
+
+
 @kernel
 def grow_below(
     node: int, level: int, stop: int, start: int, end: int, codes: np.ndarray, every: np.ndarray, lines: np.ndarray,
     offsets: np.ndarray, columns: np.ndarray, singles: np.ndarray, words: np.ndarray, order: np.ndarray,
     spare: np.ndarray, ridge: float, least: float, fewest: int, tables: np.ndarray, found: np.ndarray,
-    gains: np.ndarray, ends: np.ndarray, below: np.ndarray,
+    gains: np.ndarray, narrow: np.ndarray, leading: np.ndarray, ends: np.ndarray, below: np.ndarray,
 ) -> None:  # fmt: skip
     """The cuts (column, cut) of a node and of those below it, above depth ``stop``. Its rows are ``order[start:end]``,
     which are parted on the way, and ``tables[0]`` is its histogram. Nodes at ``stop`` leave where their rows are in
     ``ends``, and their histograms in ``below`` where there is room for any. ``every`` has columns by rows; fewer rows
-    than ``fewest`` are not parted."""
+    than ``fewest`` are not parted. A tree of few leaves keeps the nodes whose path gains most at its narrowest, which
+    is ``narrow`` of each node: below a node that falls behind all of ``leading``, nothing is grown."""
     waiting = np.empty((stop - level + 2, 5), np.int64)
     free, spares, pending = np.arange(len(tables))[::-1].copy(), len(tables) - 1, 1
     waiting[0] = np.array([node, level, start, end, 0])
@@ -102,7 +126,8 @@ def grow_below(
         if column < 0:
             continue
         found[node, 0], found[node, 1], gains[node] = column, cut, gain
-        if level + 1 == stop and not len(below):
+        narrow[node] = min(gain, narrow[(node - 1) // 2]) if node else gain
+        if not _leads(narrow[node], leading) or (level + 1 == stop and not len(below)):
             continue
         middle, others = start, start
         for i in range(start, end):
@@ -121,7 +146,8 @@ def grow_below(
         part = order[start:middle] if fewer else order[middle:end]
         count_rows(codes, lines, offsets, part, words, tables[small])
         tables[large] -= tables[small]
-        for side in range(2):
+        for place in range(2):  # the larger side is grown first: it gains more
+            side = place if fewer else 1 - place
             first, last = (middle, end) if side else (start, middle)
             table = small if fewer != side else large
             waiting[pending] = np.array([2 * node + 1 + side, level + 1, first, last, table])
