@@ -128,6 +128,23 @@ def test_an_option_reads_decimal_commas_and_dates_in_any_order(tmp_path):
         parquet_of(tmp_path / "t.csv", dates="YDM")
 
 
+def test_a_date_whose_year_comes_first_can_mean_one_thing_only(tmp_path, monkeypatch):
+    rows = ["2013/06/12", "2013.6.1 4:05", "", "2014/12/31T23:59:58.25", "2015-02-03"]
+    path = written(tmp_path, "d,u\n" + "".join(f"{day},12/06/2013\n" for day in rows))
+    for size in (1 << 20, 1):  # in one block, and each row in a block of its own, ISO dates among them
+        monkeypatch.setitem(base.line_blocks.__kwdefaults__, "size", size)
+        table, notes = parquet_of(path, null=[f"no such word {size}"])
+        days = [str(day) for day in table["d"].to_pylist()]
+        expected = ["2013-06-12 00:00:00", "2013-06-01 04:05:00", "None", "2014-12-31 23:59:58.250000"]
+        assert days == [*expected, "2015-02-03 00:00:00"]
+        assert len([note for note in notes if "'u' is read as text" in note]) == 1
+        assert not [note for note in notes if "'d'" in note]
+    odd = written(tmp_path, "d,b\n" + "2013/06/12,1\n" * 9 + "2013/31/12,2\n", "odd.csv")
+    table, notes = parquet_of(odd)
+    assert table.schema.field("d").type == pa.string()
+    assert any("'2013/31/12' in line 11 is not a date" in note for note in notes), notes
+
+
 def test_types_do_not_depend_on_where_blocks_end(tmp_path, monkeypatch):
     """Types come from all rows, whether the first block is one line or everything."""
     rows = [f"{i},{i},{i}.5,2024-01-01,,true\n" for i in range(200)]

@@ -70,7 +70,7 @@ reading_options = stack(
     click.option("--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1; UTF-8 by default."),
     click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark of CSV; a point by default."),
     click.option("--dates", multiple=True, metavar="[COLUMN=]ORDER",
-                 help="Order of dates such as 31/12/2023 in CSV: DMY, MDY or YMD; ISO dates need none."),
+                 help="Order of dates such as 31/12/2023 in CSV: DMY or MDY; none is needed where the year is first."),
 )  # fmt: skip
 cache_option = click.option(
     "--no-cache", is_flag=True, help="Keep no parquet file of CSV and JSON lines for the next run."

@@ -210,7 +210,7 @@ def _refuse_numbers(scan: TargetScan) -> None:
 
     labels = list(map(str, scan.labels or ()))
     found = finding(pa.array(labels, pa.string()), 0, None) if labels else None
-    cures = {"comma": "`decimal=','` reads numbers", "order": "`dates='DMY'` (or MDY, YMD) reads dates"}
+    cures = {"comma": "`decimal=','` reads numbers", "order": "`dates='DMY'` (or MDY) reads dates"}
     cure = cures.get(found.why) if found else None
     if found and found.why == "numbers" and len(labels) > FEW_INTEGERS:
         cure = f"`null={found.value!r}` makes gaps of such values, and numbers of the others"

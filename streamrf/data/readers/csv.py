@@ -34,6 +34,7 @@ from streamrf.data.readers.text_types import (
     TEXT,
     TIME,
     UTC,
+    YEAR_FIRST,
     Finding,
     Spelling,
     cast_text,
@@ -54,7 +55,7 @@ SLICE = 1 << 16  # bytes that are looked at together: what is made of them stays
 class CsvBatches(TextReader):
     """One CSV file. Opening it reads it once, as only all values tell what a column is; unless its schema is given."""
 
-    format, endings, compressed, version = "csv", (".csv", ".tsv", ".txt", ".data"), True, 1
+    format, endings, compressed, version = "csv", (".csv", ".tsv", ".txt", ".data"), True, 2
     options = frozenset({"delimiter", "header", "null", "encoding", "decimal", "dates"})
 
     def __init__(
@@ -312,12 +313,14 @@ class CsvParser:
             numbers = parsed(pc.replace_substring_regex(values, r"^([+-]?)0+([0-9])", r"\1\2"), kind, self._decimal)
             if numbers is not None:
                 return numbers
-        found = parsed(values, pa.field(kind.name, kind.type), self._decimal)  # dates as ISO has them
+        metadata = YEAR_FIRST if kind.type == TIME else None
+        found = parsed(values, pa.field(kind.name, kind.type, metadata=metadata), self._decimal)
         return cast_text(values, _ALSO[kind.type]) if found is None else found
 
     def _wrong(self, values: pa.Array, kind: pa.Field, lines: Lines) -> Unfit:
         """Names the first value that is of no type that would do, or else the first that is not of this one."""
         kinds = [kind, pa.field(kind.name, _ALSO.get(kind.type, kind.type))]
+        kinds += [pa.field(kind.name, TIME, metadata=YEAR_FIRST)] if kind.type == TIME else []
         texts = [pa.array([value], TEXT) for value in values.to_pylist()]
         fits = [[parsed(text, each, self._decimal) is not None for each in kinds] for text in texts]
         place = min(range(len(fits)), key=lambda i: (any(fits[i]), fits[i][0]))

@@ -24,9 +24,11 @@ TIME, UTC = pa.timestamp("us"), pa.timestamp("us", "UTC")
 TRIED = (pa.int64(), pa.float64(), TIME, UTC, pa.bool_())
 ORDERS = ("DMY", "MDY", "YMD")
 ORDER = b"dates"  # in the metadata of a field: the order of day, month and year
+YEAR_FIRST = {ORDER: b"YMD"}
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _COMMA = r"^[+-]?\d*,\d+$"
-_DATE = r"^(\d{4}[/.-]\d{1,2}[/.-]\d{1,2}|\d{1,2}[/.-]\d{1,2}[/.-]\d{4})([ T]\d{1,2}:\d{2}(:\d{2})?)?$"
+_DATE = r"^\d{1,2}[/.-]\d{1,2}[/.-]\d{4}([ T]\d{1,2}:\d{2}(:\d{2})?)?$"
+_YEAR_FIRST = r"^\d{4}[/.-]\d{1,2}[/.-]\d{1,2}([ T].*)?$"
 _LEADING_ZERO = r"^[+-]?0[0-9xX]"
 _MOSTLY = 0.8  # a column of so many numbers was meant to be one
 
@@ -88,7 +90,7 @@ def reading_of(value: str) -> str:
     """Which option reads a value that stands for a number or a date in some countries; empty for any other."""
     if re.search(_COMMA, value):
         return "`decimal=','` reads it as a number"
-    return "`dates='DMY'` (or MDY, YMD) reads dates" if re.search(_DATE, value) else ""
+    return "`dates='DMY'` (or MDY) reads dates" if re.search(_DATE, value) else ""
 
 
 def orders_of(value: str) -> list[str]:
@@ -129,10 +131,12 @@ def _with_leading_zeros(values: pa.Array) -> pa.Array:
 
 
 def _dates(values: pa.Array, order: str) -> pa.Array | None:
+    """Dates with their parts in this order; with the year first, times as ISO has them too."""
     year, day, month = r"(?P<Y>\d{4})", r"(?P<D>\d{1,2})", r"(?P<M>\d{1,2})"
     parts = {"Y": year, "D": day, "M": month}
     pattern = r"[/.-]".join(parts[letter] for letter in order)
-    found = pc.extract_regex(values, f"^{pattern}(?P<time>[ T]\\d{{1,2}}:\\d{{2}}(?::\\d{{2}})?)?$")
+    time = r"[ T].*" if order == "YMD" else r"[ T]\d{1,2}:\d{2}(?::\d{2})?"
+    found = pc.extract_regex(values, f"^{pattern}(?P<time>{time})?$")
     if found.null_count > values.null_count:
         return None
     day, month = (pc.utf8_lpad(pc.struct_field(found, part), 2, "0") for part in "DM")
@@ -158,7 +162,8 @@ def kind_of(name: str, values: pa.Array, spelling: Spelling, known: pa.Field | N
     if values.null_count == len(values):
         return pa.field(name, pa.null())
     order = spelling.order(name)
-    ordered = [pa.field(name, TIME, metadata={ORDER: order.encode()})] if order else []
+    orders = [{ORDER: order.encode()}] if order else []
+    ordered = [pa.field(name, TIME, metadata=each) for each in (*orders, YEAR_FIRST)]
     tried = [known] if known is not None else []
     for kind in [*tried, *(pa.field(name, kind) for kind in TRIED), *ordered]:
         if parsed(values, kind, spelling.decimal) is not None:
@@ -176,9 +181,12 @@ def joined(one: pa.Field, other: pa.Field) -> pa.Field:
     if {one.type, other.type} <= numbers:
         return pa.field(one.name, pa.float64())
     if pa.types.is_timestamp(one.type) and pa.types.is_timestamp(other.type):
-        same = one.metadata == other.metadata and one.type.tz == other.type.tz
+        orders = [one.metadata or {}, other.metadata or {}]
+        alike = orders[0] == orders[1] or all(each in ({}, YEAR_FIRST) for each in orders)
+        if one.type.tz != other.type.tz or not alike:
+            return pa.field(one.name, TEXT)
         finer = max(one.type, other.type, key=lambda kind: ("s", "ms", "us", "ns").index(kind.unit))
-        return one.with_type(finer) if same else pa.field(one.name, TEXT)
+        return pa.field(one.name, finer, metadata=max(orders, key=len))
     return pa.field(one.name, TEXT)
 
 
@@ -199,8 +207,10 @@ def finding(values: pa.Array, line: int, before: pa.Field | None, order: str | N
     if (_share(numeric) >= _MOSTLY and pa.types.is_null(kinds)) or kinds in (pa.int64(), pa.float64()):
         odd = pc.or_kleene(pc.invert(numeric), zeros)
         return _first(values, odd, line, "numbers")
-    if pa.types.is_timestamp(kinds):
-        odd = [value is not None and cast_text(pa.array([value], TEXT), kinds) is None for value in values.to_pylist()]
+    if pa.types.is_timestamp(kinds) or _share(pc.match_substring_regex(values, _YEAR_FIRST)) >= _MOSTLY:
+        years_first = before is None or not pa.types.is_timestamp(kinds) or (not before.metadata and not kinds.tz)
+        kind = pa.field("", TIME, metadata=YEAR_FIRST) if years_first else before
+        odd = [value is not None and parsed(pa.array([value], TEXT), kind) is None for value in values.to_pylist()]
         return _first(values, pa.array(odd), line, "dates")
     return None
 
