@@ -462,12 +462,31 @@ def test_a_blend_tells_of_the_members_that_it_has(blend):
 def test_trees_show_the_columns_that_they_cut(blend):
     section = history.learned(Evidence(of_members(blend, 2), ALONE, {}))
     (picture,) = section.pictures
-    cuts = np.bincount(blend.map.members[2].map.columns.ravel())
+    cuts = blend.map.members[2].map.cut_counts()
     assert picture.name == "trees"
     assert picture.alt.startswith(f"Most cuts are in x{cuts.argmax()}")
     assert section.text == ""  # nothing of it was learned before the pass
     both = [picture.name for picture in history.learned(Evidence(blend, ALONE, {})).pictures]
     assert both == ["bins", "trees"]
+
+
+def test_cuts_in_the_order_of_a_category_have_its_name():
+    """Trees cut in the places of its levels too, which are inputs after those of the table."""
+    rng = np.random.default_rng(0)
+    city, size = rng.integers(0, 8, 3000), rng.random(3000).astype(np.float32)
+    X = np.column_stack([size, city[:, None] == np.arange(8)]).astype(np.float32)
+    y = (city * 5 % 8) + size
+    names = ["size", *(f"city={level}" for level in range(8))]
+    source = ArraySource(X, y, feature_names=names)
+    model = run.train(source, Recipe(map="trees", pilot="none"), run.Settings(threads=1)).model
+    counts = model.map.cut_counts()
+    assert len(counts) == 10
+    assert counts[9] > 0
+    thresholds = (model.map.thresholds, model.map.nodes.thresholds)
+    assert counts.sum() == sum(np.isfinite(each).sum() for each in thresholds)
+    (picture,) = history.learned(Evidence(model, ALONE, {})).pictures
+    assert "order of city" in picture.alt
+    assert "of high targets" in picture.caption
 
 
 def test_trials_of_binning_and_with_a_metric_are_apart(blend):

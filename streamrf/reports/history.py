@@ -150,13 +150,25 @@ def learned(evidence: Evidence) -> Section:
 
 def _add_trees(section: Section, evidence: Evidence, map: TreesMap) -> None:
     """How often trees cut in each column; cuts at the same place of a column count as often as they are made."""
-    counts = np.bincount(map.columns.ravel(), minlength=map.n_inputs)
+    counts = map.cut_counts()
     order = np.argsort(-counts, kind="stable")[:SHOWN_COLUMNS]
     order = order[counts[order] > 0]
-    names = [evidence.column_name(int(column)) for column in order]
+    names = [_cut_name(evidence, map, int(column)) for column in order]
     figure = bars(names, counts[order] / counts.sum(), "share of the cuts")
-    caption = f"{format_count(map.trees)} trees of depth {map.columns.shape[1]}: the share of their cuts in each input."
+    caption = f"{format_count(map.trees)} trees: the share of their cuts in each input."
+    if (order >= map.n_inputs).any():
+        caption += " A cut in the order of a category's levels parts those of high targets from those of low ones."
     section.add("trees", caption, figure, f"Most cuts are in {', '.join(names[:3])}")
+
+
+def _cut_name(evidence: Evidence, map: TreesMap, column: int) -> str:
+    """Of an input, or of the category whose levels trees have in order."""
+    if column < map.n_inputs:
+        return evidence.column_name(column)
+    names = [evidence.column_name(int(level)) for level in map.levels.members[column - map.n_inputs]]
+    category = {name.partition("=")[0] for name in names}
+    what = category.pop() if len(category) == 1 else f"{len(names)} inputs such as {names[0]}"
+    return f"order of {what}"
 
 
 def _add_history(section: Section, told: JSON) -> None:

@@ -195,6 +195,12 @@ class TreesMap(FeatureMap):
         """How many cut points each column has."""
         return np.isfinite(self.cuts).sum(axis=1)
 
+    def cut_counts(self) -> np.ndarray:
+        """(d + categories,) how many cuts of all trees are in each input; those that part no rows do not count."""
+        grown = [(self.columns, self.thresholds), (self.nodes.columns, self.nodes.thresholds)]
+        columns = np.concatenate([columns[np.isfinite(thresholds)] for columns, thresholds in grown])
+        return np.bincount(columns, minlength=self.n_inputs + self.levels.count)
+
     def codes(self, X: np.ndarray) -> np.ndarray:
         """(d, n) bytes: how many cut points each value is beyond."""
         self._check(X)
