@@ -29,7 +29,7 @@ from streamrf.solvers import boosting, stacking
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import ALONE, Threads
-from streamrf.training import plan as planning
+from streamrf.training.pilot import room
 from streamrf.training.pilot.blend import together
 from streamrf.training.pilot.choice import Choice
 from streamrf.training.plan import plan_run
@@ -337,7 +337,7 @@ def weighted(X: np.ndarray, y: np.ndarray, weights: np.ndarray, recipe: Recipe) 
 def test_a_weight_is_a_number_of_copies(rows, recipe, classes, close, monkeypatch):
     """With nothing set too: pilots, members and shares all count weights. One of 0 is a row that is not there. Trees
     draw rows for each tree, so two copies are not one row that counts twice to them."""
-    monkeypatch.setattr(planning, "FEWEST_ROWS", 300)
+    monkeypatch.setattr(room, "FEWEST_ROWS", 300)
     X, y = labelled(rows, 3) if classes else smooth(rows)
     weights = np.random.default_rng(1).integers(0, 4, rows)
     copied, some = np.repeat(np.arange(rows), weights), weights > 0
@@ -365,7 +365,7 @@ def test_balanced_classes_find_a_rare_one():
 
 def test_rows_of_no_weight_do_not_make_a_blend(monkeypatch):
     """A table that is too small for shares is so whatever else is in it."""
-    monkeypatch.setattr(planning, "FEWEST_ROWS", 300)
+    monkeypatch.setattr(room, "FEWEST_ROWS", 300)
     X, y = smooth(400)
     weights = (np.arange(400) < 250).astype(float)
     source = open_source((X, y), sample_weight=weights)

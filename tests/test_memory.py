@@ -146,6 +146,18 @@ def test_the_pilot_keeps_to_the_plan(tmp_path):
     assert peak <= said["memory"]["projected"] <= 10**9
 
 
+@pytest.mark.parametrize("pilot", ["none", "auto"])
+def test_a_sample_that_memory_does_not_hold_is_drawn_smaller(tmp_path, pilot):
+    """The whole table is the usual sample, of which copies alone would take more than the budget leaves."""
+    data = coded_parquet(tmp_path / "t.parquet", 24_000, 700)
+    said, peak = measured(
+        "train", data, "--categories", "onehot", "--D", "60", "--kernel", "gaussian", "--pilot", pilot, "--json",
+        "--threads", "2", "--no-checkpoint", "--out", tmp_path / "m.model", "--memory", "800MB",
+    )  # fmt: skip
+    assert peak <= said["memory"]["projected"] <= 800e6
+    assert max((each["rows"] for each in said.get("pilot", [])), default=0) < 18_000
+
+
 def test_a_blend_keeps_to_the_plan(tmp_path):
     said, peak = measured(
         "train", big_zarr(tmp_path / "t.zarr", 20_000, 12, 5_000), "--map", "blend", "--D", "600", "--grids", "100",

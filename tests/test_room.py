@@ -8,7 +8,17 @@ from test_memory import measured
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.recipe import Recipe
-from streamrf.training.pilot.room import BINS, EXACT_ROWS, FEATURES, WHOLE, Room, room_for
+from streamrf.training.pilot.room import (
+    BINS,
+    EXACT_ROWS,
+    FEATURES,
+    FEWEST_SAMPLED,
+    WHOLE,
+    Room,
+    room_for,
+    sampled_rows,
+    scarce_rows,
+)
 from streamrf.training.plan import plan_run, replan, scarce_grids
 
 MB = 10**6
@@ -40,6 +50,28 @@ def test_less_memory_makes_everything_smaller_and_enough_changes_nothing():
     assert rooms[2] == WHOLE == Room(EXACT_ROWS[0], False, FEATURES[0], BINS[0])
     assert scarce_grids(plans[2].sizes) is None
     assert scarce_grids(plans[0].sizes) == plans[0].sizes.recipe.grids
+
+
+def wide(budget, recipe):
+    """80,273 rows of 2,590 coded columns, which take no memory here."""
+    X = np.lib.stride_tricks.as_strided(np.zeros(1), (80_273, 2_590), (0, 0))
+    source = ArraySource(X, np.arange(80_273, dtype=np.float64))
+    return plan_run(source, recipe, outputs=1, threads=2, reserved=300 * MB, budget=budget)
+
+
+@pytest.mark.parametrize("recipe", [Recipe(D=300), Recipe(D=300, pilot="none"), Recipe(D=300, map="landmarks")])
+def test_the_sample_of_a_wide_table_is_as_large_as_memory_holds(recipe):
+    usual = sampled_rows(wide(10**11, recipe).sizes, recipe)
+    assert scarce_rows(wide(10**11, recipe).sizes, recipe) is None
+    rows = []
+    for budget in (2000 * MB, 1600 * MB, 1200 * MB):
+        plan = wide(budget, recipe)
+        assert plan.fits
+        rows.append(sampled_rows(plan.sizes, recipe))
+    assert usual >= rows[0] > rows[1] > rows[2] >= FEWEST_SAMPLED
+    least = wide(400 * MB, recipe)  # which nothing fits: refused with the fewest rows, and not with none
+    assert not least.fits
+    assert sampled_rows(least.sizes, recipe) == FEWEST_SAMPLED
 
 
 def test_grids_that_were_asked_for_stay():

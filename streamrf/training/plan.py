@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from streamrf.data.source import Source, Span
-from streamrf.data.split import ORDER
 from streamrf.features.settings import BINNING, LANDMARKS, OWN, TREES
 from streamrf.features.targets import REGRESSION
 from streamrf.recipe import ANY, AUTO, BLEND, DEFAULT_D, NONE, Recipe
@@ -24,7 +23,7 @@ from streamrf.support.units import format_bytes, format_seconds
 from streamrf.training.pilot.choice import LARGE_ROWS, budget_seconds
 from streamrf.training.pilot.fourier import VALIDATION
 from streamrf.training.pilot.kernel import kernel_work
-from streamrf.training.pilot.room import pilot_bytes, sample_bytes, sampled_rows
+from streamrf.training.pilot.room import compares, order_bytes, pilot_bytes, sample_bytes, sampled_rows
 from streamrf.training.pilot.size import affordable_features, fewest_features
 from streamrf.training.pilot.trees import MOST_ROWS as TREE_ROWS
 from streamrf.training.pilot.trees import TRIED
@@ -32,7 +31,6 @@ from streamrf.training.pilot.widths import CELLS_A_SECOND, TRIAL_SECONDS, USUAL_
 
 HOLD_OUT_GROUPS = "hold out groups with `holdout_by` instead of the last rows"
 WORTH_SAYING = 5.0  # seconds
-FEWEST_ROWS = 150  # of a table that is blended: of fewer, shares would be chosen by too few
 WORTH = 0.5  # of the preferred solver's time: its sums allow update, forget and merge, so a tie is not enough
 FEWEST_FEATURES, FEWEST_GRIDS = 256, 50  # of a blend whose memory is scarce
 SHORT = 300.0  # seconds that the preferred solver may take without a second thought: so much its sums are worth
@@ -167,20 +165,12 @@ def _solver(plan: Plan) -> type[Solver]:
     return solver_of(replace(plan.sizes.recipe, solver=plan.solver))
 
 
-def compares(recipe: Recipe, rows: int) -> bool:
-    """Whether landmarks, random binning and trees will be trained, or the best of them; else ``any`` is Fourier."""
-    if recipe.map not in (ANY, BLEND) or recipe.pilot == NONE:
-        return False
-    return recipe.map == BLEND or (recipe.can_be_binned and rows >= FEWEST_ROWS)
-
-
 def _pilot_parts(sizes: Sizes, recipe: Recipe) -> dict[str, Part]:
-    source = sizes.source
     cure = "lower `grids` or `table_bits`" if recipe.map == BINNING else "lower `D`"
     return {
-        "pilot": Part(pilot_bytes(sizes, recipe, blends=compares(recipe, sizes.counting_rows)), (PILOT,), cure),
+        "pilot": Part(pilot_bytes(sizes, recipe), (PILOT,), cure),
         "sample": Part(sample_bytes(sizes, recipe), (PILOT,), SMALLER_CHUNKS),
-        "order of rows": Part(8 * sizes.rows if source.holdout_key == ORDER else 0, (PILOT,), HOLD_OUT_GROUPS),
+        "order of rows": Part(order_bytes(sizes), (PILOT,), HOLD_OUT_GROUPS),
     }
 
 

@@ -56,7 +56,7 @@ from streamrf.training.pilot.defaults import defaults
 from streamrf.training.pilot.fourier import PilotRun
 from streamrf.training.pilot.kernel import KernelPilot
 from streamrf.training.pilot.log import TrialLog
-from streamrf.training.pilot.room import room_for
+from streamrf.training.pilot.room import room_for, scarce_rows
 from streamrf.training.pilot.trees import trees_choice, tried_trees
 from streamrf.training.plan import replan, scarce_grids
 from streamrf.training.sanity import LINEAR, fit_linear, linear_scaling
@@ -117,6 +117,7 @@ class Preparation:
     def _drawn(self) -> Block:
         source = self.source
         rows = sample_rows(self.weighing, source.n_features * source.x_dtype.itemsize, self.recipe)
+        rows = min(rows, scarce_rows(self.plan.sizes, self.recipe) or rows)
         return draw_sample(source, rows, self.recipe.seed, self.recipe.nan)
 
     def _split(self, sample: Block) -> None:
