@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from commands import done, streamrf
 
+import streamrf as streamrf_api
 from streamrf.api.estimators import KernelRegressor
 from streamrf.data.readers.dialect import find_dialect
 from streamrf.data.readers.text_types import orders_of
@@ -105,12 +106,55 @@ def test_every_ending_is_a_model_or_a_sentence(case, tmp_path):
 def test_predict_names_the_option_that_reads_a_value(tmp_path):
     """The model knows that the column has numbers: what the new file has is not silently something else."""
     text = table(120, day=lambda i: f"{1 + i % 28:02d}.{1 + i % 12:02d}.2024")
+    plain = re.sub(r"(\d\d)\.(\d\d)\.(2024)", r"\3-\2-\1", re.sub(r"(\d),(\d)", r"\1.\2", text))
+    done("train", write(tmp_path, plain, "plain.csv"), "--target", "price", "--out", tmp_path / "t.model", *QUICK)
     data = write(tmp_path, text)
-    done("train", data, "--target", "price", "--decimal", ",", "--dates", "DMY", *QUICK)
     predict = ("predict", tmp_path / "t.model", data, "--out", tmp_path / "p.csv", "--quiet")
     assert streamrf(*predict).sentence.endswith("is not a number: --decimal , reads it as a number")
     assert streamrf(*predict, "--decimal", ",").sentence.endswith("--dates DMY (or MDY) reads dates")
     done(*predict, "--decimal", ",", "--dates", "DMY")
+    evaluate = ("evaluate", tmp_path / "t.model", data, "--quiet")
+    assert "--decimal , reads it as a number)" in streamrf(*evaluate).sentence
+    assert "fix the data" not in streamrf(*evaluate).sentence
+
+
+def test_a_model_reads_later_files_as_it_was_trained(tmp_path):
+    """Decimal commas, dates and words for gaps: every command takes them from the model; an option overrides them."""
+    gaps = {"gap": lambda i: "-999" if i % 5 else str(i % 7)}
+    text = table(200, day=lambda i: f"{1 + i % 12:02d}.{1 + i % 9:02d}.2024", **gaps)
+    data, model = write(tmp_path, text), tmp_path / "t.model"
+    reading = ("--decimal", ",", "--dates", "DMY", "--null", "-999")
+    done("train", data, "--target", "price", *reading, *QUICK)
+    assert Model.load(model).reading == {"decimal": ",", "dates": ["DMY"], "null": ["-999"]}
+
+    def predicted(*more):
+        told = done("predict", model, data, *more, "--out", tmp_path / "p.csv", "--overwrite")
+        return (tmp_path / "p.csv").read_text(), told.err
+
+    assert predicted()[0] == predicted(*reading)[0] == predict_rows(data, model)
+    assert predicted("--null", "no such word")[0] != predicted()[0]  # -999 is a number then
+    evaluate = ("evaluate", model, data, "--json")
+    assert done(*evaluate).json == done(*evaluate, *reading).json == streamrf_api.evaluate(model, str(data))
+    assert "read as in training, with --dates DMY --decimal , --null -999" in done("evaluate", model, data).err
+    done("importance", model, data, "--rows", "50", "--repeats", "1", "--quiet")
+    done("report", model, "--data", data, "--out", tmp_path / "r.html", "--quiet")
+    sums = ("--D", "20", "--pilot", "none", "--threads", "1", "--quiet", "--out", tmp_path / "f.model")
+    done("train", data, "--target", "price", *reading, *sums)
+    more = write(tmp_path, text.replace("1", "2"), "more.csv")
+    done("update", tmp_path / "f.model", more, "--out", tmp_path / "u.model", "--quiet")
+    assert Model.load(tmp_path / "u.model").reading == Model.load(model).reading
+    points = write(tmp_path, re.sub(r"(\d),(\d)", r"\1.\2", text), "points.csv")
+    told = streamrf("predict", model, points, "--out", tmp_path / "q.csv")
+    assert told.sentence.endswith("is not a number: --decimal . reads it as a number")
+    done("predict", model, points, "--decimal", ".", "--out", tmp_path / "q.csv")
+    assert (tmp_path / "q.csv").read_text() == predicted()[0]
+
+
+def predict_rows(data, model):
+    """The same from Python, where files go through parquet."""
+    place = data.parent / "api.csv"
+    streamrf_api.predict(model, str(data), out=place, overwrite=True)
+    return place.read_text()
 
 
 def test_dates_of_another_order_are_told_with_their_own(tmp_path):

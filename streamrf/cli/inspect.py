@@ -111,7 +111,7 @@ def _data(path: str, options: shared.Options) -> dict[str, Any]:
     from streamrf.data.open import raw_columns
     from streamrf.data.readers.base import type_name
 
-    place, keeps = shared.readable_data((path,), options)
+    place, keeps = shared.readable_data((path,), shared.make_reading(options), shared.reporter_for(options))
     source = shared.open_data((place,) if isinstance(place, str) else tuple(place), options, need_targets=None)
     source.keeps = (*source.keeps, *keeps)
     table, found = raw_columns(place), None

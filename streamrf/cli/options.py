@@ -15,6 +15,7 @@ from streamrf.support.errors import InputError
 from streamrf.support.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
+    from streamrf.data.cache import Reading
     from streamrf.data.columns import Columns, Handling
     from streamrf.data.source import Source
     from streamrf.engines.cluster import ClusterEngine
@@ -175,7 +176,8 @@ def open_data(
     from streamrf.data.open import learn_coding, open_source
     from streamrf.data.source import check_reading
 
-    place, keeps = readable_data(data, options, reporter)
+    reading = make_reading(options, known)
+    place, keeps = readable_data(data, reading, reporter or reporter_for(options))
     defaults: Options = known_choice(known)
     choice = {
         "y": options["y"], "target": list(options["target"]) or defaults.get("target"),
@@ -192,7 +194,7 @@ def open_data(
     if "=" in keys.get("holdout_after", ""):
         keys["holdout_after"] = tuple(keys["holdout_after"].rsplit("=", 1))
     source = open_source(place, x=options["x"], columns=columns, **choice, **keys)
-    source.keeps = (*source.keeps, *keeps)
+    source.keeps, source.reading = (*source.keeps, *keeps), source.reading or reading.meanings
     _refuse_arrays(options, source)
     check_reading(source, options.get("memory"))
     return source
@@ -211,14 +213,18 @@ def _show_columns(place: Any, choice: Options, reporter: Reporter) -> None:
         reporter.note("\n".join(overview_lines(overview(table, targets))))
 
 
-def readable_data(data: Sequence[str], options: Options, reporter: Reporter | None = None) -> tuple[Any, list[object]]:
+def readable_data(data: Sequence[str], reading: Reading, reporter: Reporter) -> tuple[Any, list[object]]:
     """What was named, with files of text as parquet; and folders that must live as long as it is used."""
-    from streamrf.data.cache import Reading
     from streamrf.data.open import readable
 
-    place: Any = list(data) if len(data) > 1 else data[0]
-    reading = Reading(reading_given(options), not options.get("no_cache"))
-    return readable(place, reading, reporter or reporter_for(options))
+    return readable(list(data) if len(data) > 1 else data[0], reading, reporter)
+
+
+def make_reading(options: Options, known: UntrainedModel | None = None) -> Reading:
+    """How files of text are read: as the options say, and where they say nothing as a model was trained."""
+    from streamrf.data.cache import Reading
+
+    return Reading(reading_given(options), not options.get("no_cache"), known.reading if known else {})
 
 
 def reading_given(options: Options) -> Options:

@@ -185,8 +185,9 @@ class _Job:
         from streamrf.support.threads import Threads
 
         where, keep = "standard input" if location == STREAM else location, self.options["keep"]
-        reading = shared.reading_given(self.options) | ({"keeps": True} if keep else {})
-        tables = arriving_tables(location, form, stream_columns(self.model), where, **reading)
+        given = shared.reading_given(self.options) | ({"keeps": True} if keep else {})
+        trained = self.model.reading
+        tables = arriving_tables(location, form, stream_columns(self.model), where, trained_reading=trained, **given)
         blocks = StreamBlocks(self.model, tables, where, keep)
         made = self._predicted(blocks if keep else None)
         with Threads(self.options["threads"]) as threads, self._writer(UNKNOWN) as writer:

@@ -185,9 +185,10 @@ def _recoded(old: Model, stays: Source, work: Work, options: shared.Options) -> 
         return stays
     if old.columns.handling is None:
         raise InputError("the model does not say how its columns were to be coded: retrain on the shards that stay")
-    (place, keeps), target = shared.readable_data(options["rest"], options), list(options["target"]) or old.target_names
+    reading, target = shared.make_reading(options, old), list(options["target"]) or old.target_names
+    place, keeps = shared.readable_data(options["rest"], reading, work.reporter)
     choice: shared.Options = {"y": options["y"], "target": target, "features": old.columns.names}
     columns = learn_coding(place, old.columns.handling, work.reporter, **choice)
     source = open_source(place, columns=columns, **choice)
-    source.keeps = (*source.keeps, *keeps)
+    source.keeps, source.reading = (*source.keeps, *keeps), reading.meanings
     return source

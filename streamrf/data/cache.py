@@ -44,24 +44,22 @@ if TYPE_CHECKING:
 
 FOLDER = ".streamrf-cache"
 HOME = "STREAMRF_CACHE"  # in the environment: another folder for all
-OPTIONS = (
-    "dates",
-    "decimal",
-    "delimiter",
-    "encoding",
-    "header",
-    "null",
-)  # of files; readers may have more
+OPTIONS = ("dates", "decimal", "delimiter", "encoding", "header", "null")  # of files; readers may have more
+MEANINGS = ("dates", "decimal", "null")  # what values stand for: a model keeps these, others are of one file
 SAY_EVERY = 10.0  # seconds between two notes about a first read
 SHOWN_ROWS = 200_000  # fewer are there before one would see a progress bar
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files of text are read: options of their readers, and whether the parquet made of them is kept."""
+    """How files of text are read: options of their readers, and whether the parquet made of them is kept.
+
+    ``trained`` are options that a model was trained with. They hold for files that have such, unless others are given.
+    """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     cache: bool = True
+    trained: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         others = {name for reader in registered(SequentialReader).values() for name in reader.options}
@@ -70,6 +68,16 @@ class Reading:
                 f"`{name}` is not an option of files, which are {', '.join(OPTIONS)}: leave it out. What a model is to"
                 " be goes into `recipe`, and how a run is carried out into `settings`"
             )
+
+    @property
+    def meanings(self) -> dict[str, Any]:
+        """What a model keeps."""
+        return {name: value for name, value in {**self.trained, **self.options}.items() if name in MEANINGS}
+
+    def by_training(self, reader: type[BatchReader]) -> dict[str, Any]:
+        """The options that hold because a model was trained with them."""
+        names = (set(self.trained) & reader.options) - set(self.options)
+        return {name: self.trained[name] for name in MEANINGS if name in names}
 
 
 def ordered_files(location: str) -> list[str]:
@@ -105,13 +113,19 @@ def as_parquet(files: Sequence[str], reading: Reading, reporter: Reporter) -> tu
     if not reading.cache:
         temporary = tempfile.TemporaryDirectory(prefix="streamrf-")
         keeps, folder = [temporary], Path(temporary.name)
-    entries = [Entry(absolute(file), reading.options, folder) for file in files]
+    entries = [_entry(absolute(file), reading, folder) for file in files]
     made = sum(entry.make(reporter) for entry in entries)
     if len(entries) > 1:
         entries, again = _alike(entries, reporter)
         made = max(made, again)
     _tell(entries, made, reading, reporter)
     return [str(entry.place) for entry in entries], keeps
+
+
+def _entry(file: str, reading: Reading, folder: Path | None) -> Entry:
+    reader = _reader(file)
+    assert reader is not None
+    return Entry(file, {**reading.by_training(reader), **reading.options}, folder)
 
 
 def _alike(entries: list[Entry], reporter: Reporter) -> tuple[list[Entry], int]:
@@ -144,6 +158,9 @@ def _tell(entries: list[Entry], made: int, reading: Reading, reporter: Reporter)
         reporter.note(f"{what}: converted to parquet in {place}, reused while unchanged (`cache=False` keeps none)")
     else:
         reporter.note(f"{what}: unchanged, read from the parquet in {place}")
+    known = {name: value for entry in entries for name, value in reading.by_training(entry.reader).items()}
+    if known:
+        reporter.note(f"{what}: read as in training, with {in_words(known)}")
     for note in dict.fromkeys(note for entry in entries for note in entry.notes):
         reporter.note(note)
 
@@ -226,6 +243,18 @@ class Entry:
     @property
     def notes(self) -> list[str]:
         return json.loads((self._footer.metadata or {}).get(b"streamrf.notes", b"[]"))
+
+
+def in_words(options: Mapping[str, Any]) -> str:
+    """Options of readers as messages name them."""
+    each = [(name, value) for name, values in options.items() for value in _listed(values)]
+    return " ".join(f"`{name}={value!r}`" for name, value in each)
+
+
+def _listed(values: Any) -> list[Any]:
+    if isinstance(values, Mapping):
+        return [f"{name}={value}" if name else value for name, value in values.items()]
+    return [values] if isinstance(values, str) else list(values)
 
 
 def _ours(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes] | None:

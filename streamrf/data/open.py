@@ -38,7 +38,7 @@ def open_source(
     features: Sequence[str] | None = None, exclude: str | Sequence[str] = (), need_targets: bool | None = True,
     columns: Columns | Handling | Mapping[str, Any] | None = None, sample_weight: Weights | None = None,
     holdout_by: Any = None, holdout_after: Any = None, cache: bool = True, reporter: Reporter | None = None,
-    **reading: Any,
+    trained_reading: Mapping[str, Any] | None = None, **reading: Any,
 ) -> Source:  # fmt: skip
     """Open a table for reading; only metadata is read, unless it must be converted first.
 
@@ -73,13 +73,16 @@ def open_source(
         Keep what was converted beside the data for the next run; False: in a temporary folder.
     reporter : Reporter or None, default=None
         Hears what is converted and read.
+    trained_reading : dict or None, default=None
+        What a model says of ``null``, ``decimal`` and ``dates``: it holds where ``reading`` says nothing of them.
     **reading : Any
         How CSV is written, where its first lines do not tell: ``delimiter``, ``header``, ``null``, ``encoding``,
         ``decimal`` and ``dates``.
     """
     if not isinstance(y, str):
         data, y = (data, y), "y"
-    data, keeps = readable(data, Reading(reading, cache), reporter or Reporter())
+    asked = Reading(reading, cache, trained_reading or {})
+    data, keeps = readable(data, asked, reporter or Reporter())
     choice = named(data, Choice(x, y, target, features, exclude, need_targets))
     if isinstance(columns, Handling):
         columns = learn_coding(data, columns, reporter, sample_weight=sample_weight, **vars(choice))
@@ -89,6 +92,7 @@ def open_source(
     if holdout_by is not None or holdout_after is not None:
         source = _keyed(data, source, choice, holdout_by, holdout_after)
     source.keeps = (*source.keeps, *keeps)
+    source.reading = source.reading or asked.meanings
     return source
 
 

@@ -117,6 +117,7 @@ class Source(Matrix):
     has_weights: bool = False  # whether ``read`` gives weights of rows
     holdout_key: str = ""  # the kind of the keys that ``read`` gives, where a column decides which rows are held out
     keeps: tuple[object, ...] = ()  # what must live as long: temporary folders, which vanish with it
+    reading: Mapping[str, Any] | None = None  # what was said of values in text files, which a model keeps
     picks_columns: bool = False  # whether columns are chosen by name and coded as they are read, as from parquet
 
     @property

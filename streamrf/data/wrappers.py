@@ -28,6 +28,7 @@ class SourceWrapper(Source):
         self.source = source
         self.take_shape(source)
         self.has_weights, self.picks_columns = source.has_weights, source.picks_columns
+        self.reading = source.reading
 
     @property
     def unknown_levels(self) -> Mapping[str, int]:
@@ -204,7 +205,7 @@ class Shards(RowReader):
         first = columns.first
         starts = [None if first is None else first + start for start in self._starts]
         other = Shards([part.recoded(columns.at(start)) for part, start in zip(self.parts, starts, strict=False)])
-        other.keeps = self.keeps
+        other.keeps, other.reading = self.keeps, self.reading
         return other
 
     def first_array(self) -> Source | None:

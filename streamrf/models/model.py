@@ -106,6 +106,12 @@ class UntrainedModel:
         return self.pipeline.target_names
 
     @property
+    def reading(self) -> dict[str, Any]:
+        """How values of text files were read in training, which those of later files are too."""
+        found = self.metadata.get("reading", {})
+        return found if isinstance(found, dict) else {}
+
+    @property
     def n_inputs(self) -> int:
         return self.pipeline.n_inputs
 

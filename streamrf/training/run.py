@@ -229,6 +229,8 @@ class Training:
             untrained = preparation.run(classes)
         except KeyboardInterrupt as stop:
             raise log.stopped() from stop
+        if self.source.reading:
+            untrained = untrained.with_metadata(reading=dict(self.source.reading))
         self.source = preparation.source
         return preparation.plan, untrained
 

@@ -300,12 +300,20 @@ class KnowsColumns(Protocol):
     def columns(self) -> Columns | None: ...
 
 
-def known_choice(known: KnowsColumns | None) -> JSON:
-    """The arguments of ``open_source`` that choose the columns a model was trained on."""
+class KnowsReading(KnowsColumns, Protocol):
+    """Knows also how values of text files were read."""
+
+    @property
+    def reading(self) -> Mapping[str, Any]: ...
+
+
+def known_choice(known: KnowsReading | None) -> JSON:
+    """The arguments of ``open_source`` that choose the columns a model was trained on, and read them as then."""
     if known is None:
         return {}
     coded = known.columns is not None
-    return {"target": known.target_names} | ({"columns": known.columns} if coded else {"features": known.feature_names})
+    names: JSON = {"target": known.target_names, "trained_reading": known.reading}
+    return names | ({"columns": known.columns} if coded else {"features": known.feature_names})
 
 
 def names_to_json(known: KnowsColumns) -> JSON:

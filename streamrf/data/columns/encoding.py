@@ -43,9 +43,11 @@ class Encoder:
             stored = schema.field(column.name).type
             if not _is_codable(column, stored):
                 wanted = {NUMBER: "numbers", DATE: "dates"}.get(column.kind, "categories")
+                about = about_column(schema, column.name)
+                fix = "" if "`" in about else ": fix the data"  # or an option reads it
                 raise DataError(
                     f"column '{column.name}' of {where} is of type {stored}, but the model knows {wanted} there"
-                    f"{about_column(schema, column.name)}: fix the data"
+                    f"{about}{fix}"
                 )
 
     def encode(self, batch: pa.RecordBatch | pa.Table, out: np.ndarray, first: int = 0) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -54,15 +54,21 @@ def stream_format(location: str) -> str | None:
     return found.format
 
 
-def arriving_tables(location: str, form: str, columns: Columns | None, where: str, **options: Any) -> Iterator[Arrived]:
-    """Tables of a file or URL, or of standard input where the location is ``-``, each as soon as it is there."""
+def arriving_tables(
+    location: str, form: str, columns: Columns | None, where: str, *, trained_reading: Mapping[str, Any], **options: Any
+) -> Iterator[Arrived]:
+    """Tables of a file or URL, or of standard input where the location is ``-``, each as soon as it is there.
+
+    ``trained_reading`` are options that hold for formats that have such, unless others are given.
+    """
     reader = reader_of(BatchReader, form)
     if reader is None:
         raise InputError(f"{form} cannot be read from a stream")
     stray = sorted(set(options) - reader.options - {"keeps"})
     if stray:
         raise InputError(f"`{stray[0]}` is about other files than {form}: leave it out")
-    return reader.arriving_at(location, columns, where, **options)
+    trained = {name: value for name, value in trained_reading.items() if name in reader.options}
+    return reader.arriving_at(location, columns, where, **{**trained, **options})
 
 
 def _local_reader(path: str) -> type[RowReader]:

@@ -87,8 +87,8 @@ class CsvBatches(TextReader):
             for name, kind in found.items():
                 before, known = kinds.get(name), joined(kinds.get(name, kind), kind)
                 if known.type == TEXT and (before is None or before.type != TEXT):
-                    order = spelling.order(name)
-                    self._note(name, finding(table.column(name).combine_chunks(), lines.first, before, order))
+                    values, order = table.column(name).combine_chunks(), spelling.order(name)
+                    self._note(name, finding(values, lines.first, before, order, spelling.decimal))
                 kinds[name] = known
             rows += len(table)
             progress(rows)
@@ -328,7 +328,7 @@ class CsvParser:
         value = values[place].as_py()
         return Unfit(
             f"{value!r} in column '{kind.name}' of {self._where}, line {lines.first + place:,}, is not {wanted}:"
-            f" {reading_of(value) or 'fix it'}"
+            f" {reading_of(value, self._decimal) or 'fix it'}"
         )
 
     def _read(self, lines: Lines, names: list[str]) -> pa.Table:

@@ -27,6 +27,7 @@ ORDER = b"dates"  # in the metadata of a field: the order of day, month and year
 YEAR_FIRST = {ORDER: b"YMD"}
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _COMMA = r"^[+-]?\d*,\d+$"
+_POINT = r"^[+-]?\d*\.\d+$"
 _DATE = r"^\d{1,2}[/.-]\d{1,2}[/.-]\d{4}([ T]\d{1,2}:\d{2}(:\d{2})?)?$"
 _YEAR_FIRST = r"^\d{4}[/.-]\d{1,2}[/.-]\d{1,2}([ T].*)?$"
 _LEADING_ZERO = r"^[+-]?0[0-9xX]"
@@ -62,7 +63,7 @@ class Spelling:
 class Finding(NamedTuple):
     """Why a column is text, with the first value that made it so."""
 
-    why: str  # numbers, dates, zeros, comma or order
+    why: str  # numbers, dates, zeros, comma, point or order
     line: int
     value: str
 
@@ -70,7 +71,8 @@ class Finding(NamedTuple):
         """For messages about the column."""
         if self.why in ("numbers", "dates"):
             return f" (its values are {self.why} but for {self.value!r} in line {self.line:,} and perhaps more)"
-        return f" (it has values such as {self.value!r}, in line {self.line:,})"
+        cure = reading_of(self.value, "," if self.why == "point" else ".")
+        return f" (it has values such as {self.value!r}, in line {self.line:,}{cure and f': {cure}'})"
 
     def sentence(self, name: str, spelling: Spelling) -> str:
         value, line = repr(self.value), f"line {self.line:,}"
@@ -79,6 +81,9 @@ class Finding(NamedTuple):
             return f"column '{name}' is read as text: {value} in {line} is not {kind}"
         if self.why == "zeros":
             return f"column '{name}' is read as text: values such as {value} ({line}) begin with a zero"
+        if self.why == "point":
+            fix = reading_of(self.value, ",")
+            return f"column '{name}' is read as text: {value} ({line}) has no decimal comma: {fix}"
         order = spelling.order(name) if self.why == "order" else None
         if order is not None:
             fix = next((f": `dates='{name}={each}'` reads it" for each in orders_of(self.value)), "")
@@ -86,8 +91,10 @@ class Finding(NamedTuple):
         return f"column '{name}' is read as text, as {value} ({line}) could mean two things: {reading_of(self.value)}"
 
 
-def reading_of(value: str) -> str:
+def reading_of(value: str, decimal: str = ".") -> str:
     """Which option reads a value that stands for a number or a date in some countries; empty for any other."""
+    if decimal == "," and re.search(_POINT, value):
+        return "`decimal='.'` reads it as a number"
     if re.search(_COMMA, value):
         return "`decimal=','` reads it as a number"
     return "`dates='DMY'` (or MDY) reads dates" if re.search(_DATE, value) else ""
@@ -190,15 +197,18 @@ def joined(one: pa.Field, other: pa.Field) -> pa.Field:
     return pa.field(one.name, TEXT)
 
 
-def finding(values: pa.Array, line: int, before: pa.Field | None, order: str | None = None) -> Finding | None:
-    """Why these values are text, if that may surprise; ``before`` is what the blocks before them were, and ``order``
-    that of dates which was asked for."""
+def finding(
+    values: pa.Array, line: int, before: pa.Field | None, order: str | None = None, decimal: str = "."
+) -> Finding | None:
+    """Why these values are text, if that may surprise; ``before`` is what the blocks before them were, ``order`` that
+    of dates which was asked for, and ``decimal`` the mark of numbers."""
     present, numeric = values.drop_null(), pc.match_substring_regex(values, _NUMBER)
     kinds = before.type if before is not None else pa.null()
     zeros = _with_leading_zeros(values)
     if _share(numeric) == 1 and _any(zeros):
         return _first(values, zeros, line, "zeros")
-    for why, pattern in (("comma", _COMMA), ("order", _DATE)):
+    mark = ("comma", _COMMA) if decimal == "." else ("point", _POINT)
+    for why, pattern in (mark, ("order", _DATE)):
         fits = pc.match_substring_regex(values, pattern)
         if len(present) and _share(fits) >= _MOSTLY:
             if why == "order" and order:

@@ -138,7 +138,7 @@ def check_budget(paths: Sequence[str | Path], budget: int | None, *, states: int
 
 MODEL, STATISTICS, PREPARED = "model", "statistics", "prepared"
 FIRST_RIDGE = 1e-6  # where every walk begins: the model then depends on the rows alone, not on how they came together
-CARRIED = ("pilot", "asked", "history")  # parts of a model's metadata that stay true of its statistics
+CARRIED = ("pilot", "asked", "history", "reading")  # parts of a model's metadata that stay true of its statistics
 
 
 @dataclass
