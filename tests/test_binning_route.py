@@ -369,6 +369,12 @@ def test_few_rows_train(rows):
         assert np.isfinite(model.scores(X, threads)).all()
 
 
+def test_no_ridge_leaves_bins_without_rows_alone():
+    model = train(SOURCE, FIXED.with_(ridge=0.0), ALONE).model
+    assert np.isfinite(model.weights.coefficients).all()
+    assert model.metadata["holdout"]["r2"] > 0.5
+
+
 def test_predictions_do_not_depend_on_the_block():
     model = train(SOURCE, FIXED, ALONE).model
     with Threads(3) as three, Threads(1) as one:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamrf.support.compiled import kernel
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import FileFormatError, NumericalError
 from streamrf.support.threads import Threads
 
@@ -34,6 +34,12 @@ def take_away(residual: np.ndarray, totals: np.ndarray, factor: float, ridge: fl
     """``residual -= (A + ridge) solution``."""
     for i in range(residual.shape[0]):
         residual[i] -= totals[i] * factor + ridge * solution[i]
+
+
+@inner_kernel
+def _preconditioned(value: float, weight: float) -> float:
+    """A bin without rows has no weight where there is no ridge, and no residual either."""
+    return value / weight if weight > 0 else 0.0
 
 
 @kernel
@@ -60,7 +66,7 @@ def _move(
         p = direction[i] * unit
         solution[i] += by * p
         residual[i] -= by * (totals[i] * factor + ridge * p)
-        rho += np.float64(residual[i]) * residual[i] / (diagonal[i] + ridge)
+        rho += _preconditioned(np.float64(residual[i]) * residual[i], diagonal[i] + ridge)
     return rho
 
 
@@ -69,7 +75,7 @@ def size_of(residual: np.ndarray, diagonal: np.ndarray, ridge: float) -> float:
     """Of a residual, squared, in the preconditioner's norm."""
     rho = 0.0
     for i in range(residual.shape[0]):
-        rho += np.float64(residual[i]) * residual[i] / (diagonal[i] + ridge)
+        rho += _preconditioned(np.float64(residual[i]) * residual[i], diagonal[i] + ridge)
     return rho
 
 
@@ -82,7 +88,7 @@ def _reach(
     for p in range(starts.shape[0] - 1):
         most = 0.0
         for i in range(starts[p], starts[p + 1]):
-            most = max(most, abs(residual[i] / (diagonal[i] + ridge) + keep * direction[i]))
+            most = max(most, abs(_preconditioned(residual[i], diagonal[i] + ridge) + keep * direction[i]))
         total += most
     return total
 
@@ -93,7 +99,8 @@ def _turn(
 ) -> None:
     """The next direction, in integers."""
     for i in range(direction.shape[0]):
-        direction[i] = np.int32(np.rint((residual[i] / (diagonal[i] + ridge) + keep * direction[i]) * scale))
+        value = _preconditioned(residual[i], diagonal[i] + ridge)
+        direction[i] = np.int32(np.rint((value + keep * direction[i]) * scale))
 
 
 def in_integers(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
