@@ -153,6 +153,23 @@ def test_weights_count_in_the_means_of_levels():
     assert table.codes[-1, :5, 1] == pytest.approx(power + (1 + rows) / 2**power - 1)
 
 
+@pytest.mark.parametrize("rows", [400, 10**6])
+def test_one_heavy_row_leaves_the_means_of_other_levels(rows):
+    """Light rows used to round to nothing beside one that counts ten thousand times as much."""
+    rng = np.random.default_rng(4)
+    X, y = np.sort(rng.integers(0, 5, (400, 1)).astype(float), axis=0), rng.standard_normal(400)
+    weights = np.ones(400)
+    weights[0] = 1e4  # of level 0
+    coding = TargetCoding.regression(np.array([-5.0]), np.array([5.0]))
+    statistic = LevelSums(coding, (0,), (7,), (), Weighting(1e4, sample_weights=True), rows)
+    state = statistic.zero()
+    with Threads(1) as threads:
+        statistic.update(state, Block(X, y, np.arange(400), weights), threads)
+    levels = state.sums.sum(axis=0)[1:5]
+    means = levels[:, 1] / levels[:, 0] * coding.step[0] * 2.0**9 + coding.offset[0]
+    assert means == pytest.approx([y[X[:, 0] == k].mean() for k in range(1, 5)], abs=2e-3)
+
+
 def test_rows_of_no_weight_change_no_code(tmp_path):
     table = make_traffic(5, 600)
     weights = np.ones(600)

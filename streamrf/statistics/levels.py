@@ -19,7 +19,9 @@ from streamrf.support.threads import Threads
 ROWS = 65_536  # at a time
 FEWEST = 5  # rows of a level, on average, before it can be said to determine anything
 HALF = 17  # bits of the lower part of a target, so that squares of both parts can be summed
-WEIGHT_BITS, COARSER, WEIGHTED_HALF = 12, 9, 10  # of the heaviest row; of a target times a weight: room for 2^31 rows
+COARSER, WEIGHTED_HALF = 9, 10  # of a target times a weight
+WEIGHT_BITS, WHOLE_BITS = 23, 43  # of the heaviest row at most, and of all rows together
+PART = 12  # bits of a weight that are summed at once
 
 
 @dataclass
@@ -54,6 +56,7 @@ class LevelSums(Statistic[LevelState]):
     places: tuple[int, ...]
     values: tuple[tuple[float, ...], ...] = ()  # of numbers; none for a category
     weighting: Weighting = field(default_factory=Weighting)
+    most_rows: int = 1 << WHOLE_BITS - WEIGHT_BITS  # that will ever be in one state
 
     def __post_init__(self) -> None:
         self.values = self.values or ((),) * len(self.inputs)
@@ -80,14 +83,17 @@ class LevelSums(Statistic[LevelState]):
         pairs = ((upper, upper), (upper, lower), (lower, lower))
         state.squares += np.stack([(weights * a * b).sum(axis=0) for a, b in pairs], 1)
         state.rows += len(block)
-        summed, start = np.concatenate([weights, weights * whole], axis=1).astype(np.float64), 0
+        counted, start = np.concatenate([np.ones_like(weights), whole], axis=1), 0
+        shifts = (0,) if self.weighting.plain else (0, PART)  # float64 holds the sums of a few rows exactly, in parts
+        summed = [(weights >> shift & (1 << PART) - 1) * counted for shift in shifts]
         for column, places, values in zip(self.inputs, self.places, self.values, strict=True):
             x = block.X[:, column]
             levels = place_among(values, x) if values else x.astype(np.int64)
             cells, part = folds * places + levels, state.sums[:, start : start + places]
-            for k in range(summed.shape[1]):  # float64 holds these sums of a few rows exactly
-                found = np.bincount(cells, summed[:, k], FOLDS * places)
-                part[..., k] += found.astype(np.int64).reshape(FOLDS, places)
+            for shift, some in zip(shifts, summed, strict=True):
+                for k in range(some.shape[1]):
+                    found = np.bincount(cells, some[:, k].astype(np.float64), FOLDS * places)
+                    part[..., k] += found.astype(np.int64).reshape(FOLDS, places) << shift
             start += places
 
     @property
@@ -99,11 +105,12 @@ class LevelSums(Statistic[LevelState]):
         return whole if self.weighting.plain or self.coding.classes else (whole + (1 << COARSER - 1)) >> COARSER
 
     def _weights(self, block: Block) -> np.ndarray:
-        """(n, 1) whole numbers: what rows count for, of which the heaviest has 2^12, or one each."""
+        """(n, 1) whole numbers: what rows count for, or one each. A row may be much lighter than the heaviest."""
         weights = row_weights(block, self.coding, self.weighting.class_weights)
         if weights is None:
             return np.ones((len(block), 1), np.int64)
-        return np.rint(weights * (2.0**WEIGHT_BITS / self.weighting.heaviest)).astype(np.int64)[:, None]
+        most = min(WEIGHT_BITS, WHOLE_BITS - (self.most_rows - 1).bit_length())
+        return np.rint(weights * (2.0**most / self.weighting.heaviest)).astype(np.int64)[:, None]
 
     def load(self, arrays: dict[str, np.ndarray]) -> LevelState:
         zero = self.zero().arrays()

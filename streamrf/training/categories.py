@@ -38,7 +38,7 @@ def learn_levels(
     columns = source.columns
     assert columns is not None
     places, values = zip(*((column.places + 2, column.values) for column in columns.by_target), strict=True)
-    statistic = LevelSums(coding, tuple(_inputs(columns)), places, values, weighting)
+    statistic = LevelSums(coding, tuple(_inputs(columns)), places, values, weighting, source.n_rows)
     sizes = {"span_rows": plan.span_rows, "span_bytes": plan.span_bytes}
     job = Pass.start(FitRows(statistic, split), source.recoded(columns.plain()), nan="drop", **sizes)
     reporter.started("target by level", source.n_rows, 0)
