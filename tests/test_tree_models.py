@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -25,13 +27,14 @@ from streamrf.features.trees.scores import CLASSES, SQUARES
 from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers import boosting
+from streamrf.solvers.plan import Sizes
 from streamrf.support.errors import DataError, FileFormatError, InputError
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
 from streamrf.training import prepare
 from streamrf.training.pilot import blend as pilot_blend
 from streamrf.training.plan import plan_run
-from streamrf.training.run import Settings, train
+from streamrf.training.run import Settings, Training, train
 
 pytestmark = pytest.mark.usefixtures("in_little_time")
 RECIPE = Recipe(map="trees", seed=3)
@@ -103,7 +106,7 @@ class Killed(Reporter):
         self.growing = growing
 
     def advanced(self, done, checkpoint_age) -> None:
-        if not self.growing:
+        if not self.growing and checkpoint_age is not None and done >= 400:  # two blocks of 200 are saved by then
             os.kill(os.getpid(), signal.SIGKILL)
 
     def working(self, what, share) -> None:
@@ -111,15 +114,45 @@ class Killed(Reporter):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("growing", [False, True])
-def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path, model, growing):
-    settings = Settings(threads=1, checkpoint=tmp_path / "kept", checkpoint_every=0)
+def killed(folder: Path, growing: bool) -> Settings:
+    """How a run is resumed that was killed: in the middle of its pass, or as trees were grown."""
+    settings = Settings(threads=1, checkpoint=folder / "kept", checkpoint_every=0)
     child = os.fork()
     if child == 0:
-        train(ArraySource(X, Y, chunk_rows=200), RECIPE, settings, Killed(growing))
+        with Threads(1) as threads:
+            source = ArraySource(X, Y, chunk_rows=200)
+            training = Training(source, RECIPE, settings, Killed(growing), threads)
+            usual = training._agreed
+            training._agreed = lambda plan: usual(replace(plan, span_rows=200))
+            training.run()
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert list((folder / "kept").iterdir())
+    return settings
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path, model, growing):
+    settings = killed(tmp_path, growing)
     assert everything(train(ArraySource(X, Y, chunk_rows=200), RECIPE, settings).model) == everything(model)
+
+
+def test_a_run_that_is_resumed_keeps_the_rows_it_was_begun_for_whatever_memory_there_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(boosting, "PIECE", 1)
+    monkeypatch.setattr(boosting, "_room", lambda sizes: 1 << 16)
+    unbroken = trained()
+    assert 0 < unbroken.metadata["trees"]["rows"] < 700
+    settings = killed(tmp_path, growing=False)
+    monkeypatch.setattr(boosting, "_room", lambda sizes: 1 << 30)
+    assert everything(train(ArraySource(X, Y, chunk_rows=200), RECIPE, settings).model) == everything(unbroken)
+
+
+@pytest.mark.parametrize("held", [0, 10 * 2**20])
+def test_what_the_process_happens_to_hold_does_not_change_trees(held):
+    sizes = Sizes.of(ArraySource(np.zeros((10**6, 20)), np.zeros(10**6)), RECIPE, outputs=1, threads=1,
+                     budget=10**9, reserved=480 * 2**20 + held)  # fmt: skip
+    assert boosting.tree_limits(sizes) == boosting.tree_limits(replace(sizes, reserved=485 * 2**20))
+    assert boosting.rows_kept(sizes) < 10**6
 
 
 def test_a_part_of_the_rows_may_be_kept(model, monkeypatch):

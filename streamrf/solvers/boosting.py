@@ -1,7 +1,7 @@
 """Trees: one pass keeps rows as bytes, then trees are grown on them in memory, until unseen rows say stop.
 
-What is grown depends on the rows and the seed alone: rows are put in order first, histograms are exact sums, and every
-other sum is made in pieces that do not depend on threads. So any engine has the same bits.
+What is grown depends on the rows, the seed and, where it is tight, the budget: rows are put in order first, histograms
+are exact sums, and every other sum is made in pieces that do not depend on threads. So any engine has the same bits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST_KEPT = 1_000_000  # rows: trees learn little from more
 MEMORY_SHARE = 0.25  # of what the budget leaves
 USUAL_TREES = 500  # after which unseen rows stop it, in the middle of tables, where outputs are few
 MOVES = 20  # look-ups that a row takes to find its leaf, as a tree is grown and once more
-STAGE = "growing trees"
+STAGE, TREE_LIMITS = "growing trees", "tree_limits"
 FEWER_COLUMNS = "leave out columns, or choose another `map`"
 
 
@@ -216,17 +216,30 @@ def leaf_bytes(outputs: int) -> int:
     return 28 * outputs + 40
 
 
+def tree_limits(sizes: Sizes) -> dict[str, int]:
+    """What a run that is resumed must have again, whatever memory there is then."""
+    return {"rows": rows_kept(sizes), "values": values_kept(sizes)}
+
+
 def values_kept(sizes: Sizes) -> int:
     """Of all leaves, up to what a part of the budget holds."""
-    room = MEMORY_SHARE * max(sizes.budget - sizes.reserved, 0)
-    return int(min(MOST_VALUES, max(1, room // leaf_bytes(sizes.outputs)) * sizes.outputs))
+    if sizes.tree_limits:
+        return sizes.tree_limits["values"]
+    return int(min(MOST_VALUES, max(1, _room(sizes) // leaf_bytes(sizes.outputs)) * sizes.outputs))
 
 
 def rows_kept(sizes: Sizes) -> int:
     """All of them, up to what is worth it and what a part of the budget holds."""
-    room = MEMORY_SHARE * max(sizes.budget - sizes.reserved, 0)
+    if sizes.tree_limits:
+        return min(sizes.rows, sizes.tree_limits["rows"])
     each = grown_bytes(sizes.source.n_features, sizes.outputs) + row_bytes(sizes)
-    return int(max(min(sizes.rows, MOST_KEPT, room // each), min(sizes.rows, PIECE)))
+    return int(max(min(sizes.rows, MOST_KEPT, _room(sizes) // each), min(sizes.rows, PIECE)))
+
+
+def _room(sizes: Sizes) -> int:
+    """A part of the budget, in steps: what this process happens to hold should not change the model."""
+    room = int(MEMORY_SHARE * (sizes.budget - sizes.reserved))
+    return 1 << room.bit_length() - 1 if room > 0 else 0
 
 
 @lru_cache(maxsize=4)

@@ -48,6 +48,7 @@ class Sizes:
     local: bool = True  # whether features may be kept between passes, which a cluster does not
     sample: int | None = None  # rows of the sample that preconditions, of a run that is resumed
     folds: int | None = None  # that choose lambda, of a run that is resumed
+    tree_limits: Mapping[str, int] | None = None  # rows and values of leaves that are kept, of a run that is resumed
     held: int | None = None  # rows that are held out, where they are counted
     keeps_sums: bool = True  # whether anyone will want to update the model, or have it forget
     counted: int | None = None  # rows that count, where that is known

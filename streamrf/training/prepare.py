@@ -36,7 +36,7 @@ from streamrf.features.targets import TargetCoding
 from streamrf.features.trees.map import TreesMap
 from streamrf.models.model import UntrainedModel
 from streamrf.recipe import ANY, AUTO, BINNING, BLEND, LANDMARKS, NONE, TREES, Recipe
-from streamrf.solvers.boosting import loss_of
+from streamrf.solvers.boosting import TREE_LIMITS, loss_of, tree_limits
 from streamrf.solvers.passes import scan_targets
 from streamrf.solvers.plan import FEW_ROWS, Plan
 from streamrf.statistics.base import S, Statistic
@@ -103,6 +103,8 @@ class Preparation:
         choice = self._choose(sample, coding)
         self._replan(choice.recipe, coding)
         self.metadata = {**choice.metadata(), "split": self.split.to_json(), **self.weighting.to_json()}
+        if TREES in (choice.recipe.map, *(member.recipe.map for member in choice.members)):
+            self.metadata[TREE_LIMITS] = tree_limits(self.plan.sizes)
         own = NONE if choice.members else choice.recipe.scaling  # members of a blend have their own
         scaling = self._scaling(choice.recipe.with_(scaling=own), sample)
         map = self._map(choice, scaling, sample, coding)

@@ -31,6 +31,7 @@ from streamrf.recipe import (
 )
 from streamrf.solvers.base import Fitted, Run
 from streamrf.solvers.binning import on_workers
+from streamrf.solvers.boosting import TREE_LIMITS
 from streamrf.solvers.cholesky import Cholesky
 from streamrf.solvers.iterative import SAMPLE
 from streamrf.solvers.passes import Passes, Saving, weighting_of
@@ -259,6 +260,7 @@ class Training:
         recipe, coding = untrained.recipe.with_(pilot=NONE, metric=NONE), untrained.coding
         known = {"outputs": coding.outputs, "classes": bool(coding.classes), "sample": sample}
         known |= {name: untrained.metadata.get("split", {}).get(name) for name in ("folds", "counted")}
+        known[TREE_LIMITS] = untrained.metadata.get(TREE_LIMITS)
         plan = replan(asked, recipe=recipe, **known)
         return replace(plan, why=f"the run was begun with {plan.solver}") if self.recipe.solver == AUTO else plan
 
