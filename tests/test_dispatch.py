@@ -440,6 +440,28 @@ def test_an_addition_does_not_wait_for_a_sum_that_died_with_its_worker() -> None
     assert job.done.count == ROWS
 
 
+def test_a_checkpoint_does_not_wait_for_the_last_group() -> None:
+    """All groups are given out, and one of them takes as long as it likes: what is summed otherwise can be saved."""
+    rng = np.random.default_rng(3)
+    workers = MadeUpWorkers(rng, 2, 0.0)
+    _, summing = make_summing(workers, rng)
+    can, steps, saved = workers._can, itertools.count(), list[int]()
+
+    def is_last(future: Any) -> bool:
+        return future.task[0] is sum_rows and future.task[1].spans[-1].stop == ROWS
+
+    workers._can = lambda future: can(future) and (bool(saved) or not is_last(future))  # type: ignore[method-assign]
+
+    def watch(job: Pass[Any], pending: int) -> Next:
+        assert next(steps) < 1000, "nothing moves"
+        if job.done.count and not saved:
+            saved.append(job.done.count)
+        return Next.CONTINUE if summing.groups else Next.COLLECT
+
+    assert (summing.run(watch).counts == 1).all()
+    assert 0 < saved[0] < ROWS
+
+
 def test_a_group_on_a_much_slower_worker_is_done_by_another() -> None:
     """It would take it for ever; it is asked again only after longer and longer, so that slow rows get done as well."""
     rng = np.random.default_rng(2)

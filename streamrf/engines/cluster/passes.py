@@ -298,8 +298,13 @@ class Summing(Dispatcher, Generic[S]):
         self.add(pairs)
         if self._alone and not any(len(task.inputs) == 1 for task in self.running.values()):
             self._fetch(self._alone.pop())
-        elif CALLED in self.held and not any(task.called for task in self.running.values()):
+        elif CALLED in self.held and not self._waits_for_more():
             self._fetch(self.held.pop(CALLED))
+
+    def _waits_for_more(self) -> bool:
+        """Whether more is added to what is called for. A checkpoint waits for additions, but for no group: not even at
+        the end, when the last groups are called for as well."""
+        return any(task.called and (task.inputs or not self._collects) for task in self.running.values())
 
     def _give_up_additions(self, adds: Iterable[Task]) -> None:
         """Dask queues an addition at a worker that has one of the two sums, whatever that worker is stuck in.
