@@ -36,7 +36,7 @@ from streamrf.support.units import format_bytes, format_seconds
 TICK = 0.1  # seconds that a step waits for a task to finish
 BATCH = 50  # groups that one step submits at most: those that are finished tell how large the next should be
 PATIENCE = 300.0  # seconds without any worker before we give up
-LEAST_SECONDS = 0.002  # of a group, for each worker there is: its two tasks keep us and Dask busy for so long
+LEAST_SECONDS = 0.0025  # of a group, for each worker there is: its two tasks keep us and Dask busy for about so long
 BACKLOG = 4  # tasks beyond two for each worker and one for each thread, where so much is left to do
 STUCK, LATE = 5.0, 1.0  # seconds that a task may wait, or be late, while workers are free; twice that the next time
 CALLED = "called"  # stands for a worker: sums that are called for meet wherever they are
