@@ -62,7 +62,7 @@ def open_source(
     need_targets : bool or None, default=True
         With False targets are not read, with None they are read where there are any.
     columns : Columns, Handling, dict or None, default=None
-        The coding of raw columns, as a model keeps it; from a ``Handling`` it is learned, which reads the columns.
+        The coding of raw columns, as a model keeps it, or a ``Handling`` to learn it by, which reads the columns.
     sample_weight : str, array or None, default=None
         The array or column of the rows' weights; for arrays an array.
     holdout_by : str, int, array or None, default=None
@@ -79,8 +79,7 @@ def open_source(
         How CSV is written, where its first lines do not tell: ``delimiter``, ``header``, ``null``, ``encoding``,
         ``decimal`` and ``dates``.
     """
-    if not isinstance(y, str):
-        data, y = (data, y), "y"
+    data, y = (data, y) if isinstance(y, str) else ((data, y), "y")
     asked = Reading(reading, cache, trained_reading or {})
     data, keeps = readable(data, asked, reporter or Reporter())
     choice = named(data, Choice(x, y, target, features, exclude, need_targets))
@@ -91,8 +90,7 @@ def open_source(
     source = _open(data, choice) if sample_weight is None else _open_weighted(data, sample_weight, choice)
     if holdout_by is not None or holdout_after is not None:
         source = _keyed(data, source, choice, holdout_by, holdout_after)
-    source.keeps = (*source.keeps, *keeps)
-    source.reading = source.reading or asked.meanings
+    source.keeps, source.reading = (*source.keeps, *keeps), source.reading or asked.meanings
     return source
 
 
