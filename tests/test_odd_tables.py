@@ -11,6 +11,7 @@ from commands import done, streamrf
 
 import streamrf as streamrf_api
 from streamrf.api.estimators import KernelRegressor
+from streamrf.cli.importance import told_apart
 from streamrf.data.readers.dialect import find_dialect
 from streamrf.data.readers.text_types import orders_of
 from streamrf.models.model import Model
@@ -211,3 +212,23 @@ def test_levels_of_one_mean_are_one_value(tmp_path):
     shown = done("importance", tmp_path / "t.model", data, "--rows", "300", "--repeats", "1", "--partial", "place",
                  "--threads", "1").out  # fmt: skip
     assert "place, by its mean" in shown
+    assert "The model sees 'place' as the mean of the target for each value, drawn towards that of all rows" in shown
+    lines = shown.partition("place, by its mean")[2].splitlines()[1:]
+    values = [line.split()[0] for line in lines if len(line.split()) == 2]
+    assert len(values) == len(set(values)) > 5
+
+
+def test_means_that_lie_close_together_are_told_apart():
+    assert told_apart([12.3456781, 12.3456792, "missing"]) == ["12.345678", "12.345679", "missing"]
+    assert told_apart([1.0, 20.25]) == ["1", "20.25"]
+    assert told_apart([0.5, 0.5]) == ["0.5", "0.5"]
+
+
+def test_a_model_of_numbers_says_what_it_needs_of_a_column_of_text(tmp_path):
+    plain = "a,b,y\n" + "".join(f"{i % 7},{i % 5},{i % 7 + i / 100}\n" for i in range(100))
+    done("train", write(tmp_path, plain), "--target", "y", *QUICK)
+    frame = pd.read_csv(tmp_path / "t.csv").astype({"b": str})
+    frame.to_parquet(tmp_path / "text.parquet")
+    told = streamrf("evaluate", tmp_path / "t.model", tmp_path / "text.parquet")
+    assert told.code == 3
+    assert "which is not numeric: a model that was trained on numbers needs numbers there" in told.sentence

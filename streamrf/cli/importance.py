@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,9 +78,23 @@ def _show(found: Importance, model: Model) -> None:
 
 def _show_dependence(found: Dependence, model: Model) -> None:
     labels = [str(label) for label in model.coding.classes] or list(model.target_names or ["prediction"])
-    values = [f"{value:.5g}" if isinstance(value, float) else str(value) for value in found.values]
+    values = told_apart(found.values)
     title = found.column + (", by its mean" if found.means else "")
     width = max(map(len, [*values, title]))
     say(f"\n{title.ljust(width)}" + "".join(f"  {label[:12]:>12}" for label in labels), lines=True)
     for value, line in zip(values, found.predictions, strict=True):
         say(value.ljust(width) + "".join(f"  {number:>12.5g}" for number in line), lines=False)
+    if found.means:
+        say(
+            f"The model sees '{found.column}' as the mean of the target for each value, drawn towards that of all rows"
+            " where a value has few rows or values differ little. These means are shown, and not the values."
+        )
+
+
+def told_apart(values: Sequence[object]) -> list[str]:
+    """As text, with as many digits as tell numbers apart that lie close together."""
+    for digits in range(5, 13):
+        texts = [f"{value:.{digits}g}" if isinstance(value, float) else str(value) for value in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts

@@ -223,7 +223,10 @@ class Columns:
 def describe_unknown(unknown: Mapping[str, int]) -> str:
     """One sentence about values of categories that training had not seen, counted by column."""
     listed = ", ".join(f"{count:,} in '{name}'" for name, count in sorted(unknown.items()))
-    return f"values that training had not seen: {listed}; each stands for no known category"
+    return (
+        f"values that training had not seen: {listed}; each stands for no known category (where categories are coded by"
+        " the target, so do values of a single training row)"
+    )
 
 
 class RawTable(ABC):

@@ -99,8 +99,8 @@ def feature_types(schema: pa.Schema, names: Iterable[str], where: str) -> dict[s
     if wrong:
         raise DataError(
             f"column '{wrong[0]}' of {where} is of type {schema.field(wrong[0]).type}, which is not numeric:"
-            " code it with `categories='auto'` (in Python a field of Handling), or leave it out with"
-            f" `exclude={wrong}`"
+            " a model that was trained on numbers needs numbers there; to train, code it with `categories='auto'` (in"
+            f" Python a field of Handling), or leave it out with `exclude={wrong}`"
         )
     return {name: dtype for name, dtype in types.items() if dtype is not None}
 
