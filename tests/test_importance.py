@@ -1,6 +1,8 @@
 """Which columns matter: by the user's own columns, against naive references, on the command line and in Python."""
 
+import io
 import json
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,14 @@ from commands import done, streamrf
 
 import streamrf as package
 from streamrf.data.columns.column import Column
-from streamrf.reports.importance import column_groups, permutation_importance, value_of
+from streamrf.reports.importance import (
+    Dependence,
+    column_groups,
+    draw_dependence,
+    permutation_importance,
+    value_of,
+)
+from streamrf.reports.page import panels
 from streamrf.support.errors import InputError
 
 FAST = ("--D", "64", "--pilot", "none", "--threads", "1", "--quiet")
@@ -139,6 +148,22 @@ def test_classes_are_judged_by_log_loss(tmp_path):
     assert found.names[0] == "area"
     assert found.dependence[0].predictions.shape[1] == 2
     assert np.allclose(found.dependence[0].predictions.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("levels", [3, 8, 15, 20])
+def test_names_of_levels_do_not_lie_on_one_another(levels):
+    names = tuple(f"Long name {i}" for i in range(levels))
+    figure, sides = panels((8.6, 2.9), 4)
+    for axes in sides:
+        draw_dependence(axes, Dependence("column", names, np.zeros((levels, 1))), ["prediction"])
+    figure.savefig(io.BytesIO(), format="svg")
+    labels = sides[0].get_xticklabels()
+    assert [label.get_text() for label in labels] == list(names)
+    boxes = [label.get_window_extent() for label in labels]
+    upright = labels[0].get_rotation() == 90
+    assert upright == (levels > 8)
+    if upright:
+        assert all(one.x1 <= other.x0 + 0.5 for one, other in pairwise(boxes))
 
 
 def test_what_cannot_be_is_refused(shelf):

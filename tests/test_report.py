@@ -1,5 +1,6 @@
 """The report: its numbers against naive ones, its page in a real browser, its sections for each kind of model."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from streamrf.models.model import Model, UntrainedModel
 from streamrf.recipe import Recipe
 from streamrf.reports import accuracy, curve, history, importance, usage
 from streamrf.reports.evidence import Evidence, gather_evidence, row_set
-from streamrf.reports.page import Section, page, panels
+from streamrf.reports.page import Picture, Section, bars, page, panels
 from streamrf.reports.report import lead, make_report, tiles
 from streamrf.reports.segments import column_segments
 from streamrf.solvers import stacking
@@ -468,6 +469,23 @@ def test_trees_show_the_columns_that_they_cut(blend):
     assert section.text == ""  # nothing of it was learned before the pass
     both = [picture.name for picture in history.learned(Evidence(blend, ALONE, {})).pictures]
     assert both == ["bins", "trees"]
+
+
+def test_a_metric_that_was_tried_and_not_taken_is_not_shown(blend):
+    """Every input would have the same share of it."""
+    for form, shown in (("none", False), ("diagonal", True)):
+        columns = [{"column": j, "share": 0.5} for j in range(2)]
+        metadata = {**blend.metadata, "learning": {"metric": {"form": form, "columns": columns}}}
+        section = history.learned(Evidence(replace(blend, metadata=metadata), ALONE, {}))
+        assert ("metric" in [picture.name for picture in section.pictures]) == shown
+
+
+def test_letters_that_the_fonts_of_pictures_lack_are_no_warning():
+    """The page has them as text, for which browsers have fonts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = Picture("p", "", bars(["東京", "b"], np.array([1.0, 2.0]), "x"), "").svg()
+    assert "東京" in text
 
 
 def test_cuts_in_the_order_of_a_category_have_its_name():

@@ -187,7 +187,7 @@ def _add_history(section: Section, told: JSON) -> None:
 
 def _add_metric(section: Section, evidence: Evidence, told: JSON) -> None:
     rows = [row for row in told.get("columns") or () if "column" in row and "share" in row][:SHOWN_COLUMNS]
-    if rows:
+    if rows and told.get("form") != NONE:  # which was tried, and is not in use
         names = [row.get("name") or evidence.column_name(row["column"]) for row in rows]
         figure = bars(names, np.array([row["share"] for row in rows]), "share of the metric")
         caption = "The learned metric: each input's share of the function's change."

@@ -32,6 +32,7 @@ REPORT_REPEATS = 2
 POINTS = 20  # values of a column that dependence is drawn at
 PRODUCTS = 4e9  # multiplications for a picture
 DEPENDENCE_COLUMNS = 4
+AT_AN_ANGLE = 8  # names of levels that have room below a panel
 MISSING = "missing"  # in place of a value
 
 Groups = Mapping[str, np.ndarray]  # columns of the user's table, and the places of their codes
@@ -296,10 +297,12 @@ def draw_dependence(axes: Axes, found: Dependence, lines: Sequence[str]) -> None
     for number, line in enumerate(lines):
         axes.plot(places, found.predictions[:, number], color=COLOURS[number], label=line, **dots)
     if levels and not dates:
-        axes.set_xticks(list(places), [str(value)[:10] for value in found.values])
+        axes.set_xticks(list(places), [str(value)[:14] for value in found.values])
         axes.set_xlim(-0.5, len(places) - 0.5)
     if levels:
         axes.tick_params(axis="x", labelrotation=45)
+    if levels and not dates and len(places) > AT_AN_ANGLE:  # names at an angle would lie on one another
+        axes.tick_params(axis="x", labelrotation=90, labelsize=6)
     axes.set_xlabel(found.column[:24] + (", by its mean" if found.means else ""))
 
 

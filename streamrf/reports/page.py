@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
+from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 
@@ -39,7 +40,8 @@ class Picture:
     def svg(self) -> str:
         """Inline markup with identifiers of its own, in the colours of the page."""
         out = io.StringIO()
-        with load_matplotlib().rc_context({"svg.hashsalt": self.name, "svg.fonttype": "none"}):
+        with load_matplotlib().rc_context({"svg.hashsalt": self.name, "svg.fonttype": "none"}), catch_warnings():
+            filterwarnings("ignore", "Glyph")  # letters that its own fonts lack: the browser has others
             self.figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
         text = out.getvalue()
         return themed(with_own_ids(text[text.index("<svg") :], self.name), self.alt)
