@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -232,3 +233,20 @@ def test_a_model_of_numbers_says_what_it_needs_of_a_column_of_text(tmp_path):
     told = streamrf("evaluate", tmp_path / "t.model", tmp_path / "text.parquet")
     assert told.code == 3
     assert "which is not numeric: a model that was trained on numbers needs numbers there" in told.sentence
+
+
+def test_the_list_of_columns_to_leave_out_works_when_it_is_copied(tmp_path):
+    """Names may have commas, blanks and quotes."""
+    rng = np.random.default_rng(0)
+    text = 'id;"a, b";"empty ""x""";zone;"zip, code";y\n'
+    text += "".join(f"u{i};k{i};;{rng.integers(3)};{rng.integers(4)};{rng.normal():.3f}\n" for i in range(300))
+    told = done("train", write(tmp_path, text), "--target", "y", "--out", tmp_path / "one.model", *QUICK[:-1])
+    said = re.search(r"To leave them out yourself: (--exclude .*)", told.err)
+    assert said
+    exclude = shlex.split(said[1])
+    assert exclude == ["--exclude", 'id,"a, b","empty ""x"""']
+    numeric = ("--categorical", 'zone,"zip, code"')
+    again = ("train", tmp_path / "t.csv", "--target", "y", *exclude, *numeric, "--out", tmp_path / "two.model", *QUICK)
+    done(*again)
+    assert Model.load(tmp_path / "two.model").columns.names == Model.load(tmp_path / "one.model").columns.names
+    assert {column.kind for column in Model.load(tmp_path / "two.model").columns.columns} == {"onehot"}

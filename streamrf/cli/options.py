@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -264,8 +265,9 @@ def make_handling(options: Options) -> Handling:
 
 
 def listed(text: str | None) -> list[str] | None:
-    """The parts of a list with commas; None if there are none."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()] or None
+    """The parts of a list with commas, those that have one in quotes; None if there are none."""
+    parts = next(csv.reader([text or ""], skipinitialspace=True), [])
+    return [part.strip() for part in parts if part.strip()] or None
 
 
 def whole_numbers(option: str, text: str) -> list[int]:

@@ -8,9 +8,11 @@ the command line turns that into flags.
 from __future__ import annotations
 
 import ast
+import csv
+import io
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from math import inf
 from numbers import Real
@@ -107,8 +109,15 @@ def _word(value: str) -> str:
     except (ValueError, SyntaxError):
         return value
     if isinstance(parsed, list | tuple):
-        return shlex.quote(",".join(map(str, parsed)))
+        return shlex.quote(str(parsed[0]) if len(parsed) == 1 else _in_one_line(parsed))
     return shlex.quote(parsed) if isinstance(parsed, str) else value
+
+
+def _in_one_line(names: Sequence[Any]) -> str:
+    """With commas between them, and those that have one in quotes."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 class SelfDescribing:
