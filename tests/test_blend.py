@@ -496,6 +496,20 @@ def test_damaged_parts_are_refused(whole, what):
         map_from_parts({**good, **document}, left)
 
 
+def test_members_of_other_outputs_or_without_weights_are_refused(classifier):
+    """Fewer outputs would be broadcast, and a member without weights be missed by the first prediction only."""
+    document, arrays = classifier.to_parts()
+    members = len(classifier.map.members)
+    fewer = {
+        name: array[..., :1] if name.endswith((".coefficients", ".intercept")) and name.startswith("member") else array
+        for name, array in arrays.items()
+    } | {"weights.coefficients": arrays["weights.coefficients"][:members]}
+    bare = {name: array for name, array in arrays.items() if name not in ("member0.coefficients", "member0.intercept")}
+    for wrong, outputs in ((fewer, 1), (bare, classifier.map.outputs)):
+        with pytest.raises(FileFormatError, match="not all of its members have weights for 3 outputs"):
+            Model.from_parts({**document, "map": {**document["map"], "outputs": outputs}}, wrong)
+
+
 def test_members_of_unknown_or_of_the_same_kind_are_refused(model):
     good, arrays = model.map.to_parts()
     for kind in ("blend", "sideways", None, []):

@@ -189,3 +189,12 @@ def test_a_pilot_that_was_stopped_makes_the_same_choice(tmp_path, recipe):
     assert arrays[0].keys() == arrays[1].keys()
     assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
     assert any("trials of the pilot are done already" in note for note in told.notes)
+
+
+def test_a_width_is_one_that_landmarks_can_tell_apart():
+    """Exact fits to a polynomial without noise are best at widths where all rounded values of the kernel are alike."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 4))
+    y = X[:, 0] ** 2 + X[:, 1]
+    model = train(ArraySource(X, y), Recipe(map="landmarks"), Settings(threads=1)).model
+    assert model.metadata["holdout"]["r2"] > 0.95

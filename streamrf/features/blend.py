@@ -135,6 +135,13 @@ class BlendMap(FeatureMap):
                 raise FileFormatError("the model's blend is damaged: its members do not fit together")
         return cls(members, outputs)
 
+    def check(self, outputs: int) -> None:
+        """Whether all members are trained, for so many outputs."""
+        if self.outputs != outputs or any(member.coefficients is None for member in self.members):
+            raise FileFormatError(
+                f"the model's blend is damaged: not all of its members have weights for {outputs} outputs"
+            )
+
 
 class BlendScorer:
     """Members one after the other, each at its own speed; a row's score does not depend on the rows beside it."""

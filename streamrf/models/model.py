@@ -240,6 +240,8 @@ class Model(UntrainedModel):
             raise FileFormatError(
                 f"weights {coefficients.shape} do not fit {map.n_features} features and {coding.outputs} outputs"
             )
+        if isinstance(map, BlendMap):
+            map.check(coding.outputs)
         calibration = None
         if coding.task == CLASSIFICATION:
             slope, shift = arrays["calibration.slope"], arrays["calibration.shift"]

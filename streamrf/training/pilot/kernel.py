@@ -56,6 +56,7 @@ FINALISTS = 2
 STEPS = (0.5**0.5, 2**0.5)  # of the width, with all rows
 MOST_COLUMNS = 300  # of a full metric
 MANY_ROWS, NARROWER = 20_000, (1.0, 0.5, 0.25)  # trials with landmarks judge kernels again
+MUCH_WORSE, RESOLVED = 2.0, tuple(0.5**step for step in range(7))
 VALIDATION = 0.25
 TRIAL_RIDGES = (*(10.0**e for e in range(-15, -10)), *RIDGES)
 STAGE = "pilot of landmarks"
@@ -125,21 +126,36 @@ class KernelPilot:
         if self.recipe.length_scale is not None:
             return best
         best = self._refined(best)
-        return best if self.rows < MANY_ROWS else self._with_landmarks([best, *found])
+        return self._resolved(best) if self.rows < MANY_ROWS else self._with_landmarks([best, *found])
 
     def _with_landmarks(self, found: list[Candidate]) -> Candidate:
         """The first of them, or the best of another kernel, or one that is narrower: small runs on the whole sample see
         what exact fits to few rows do not, because more rows bear rougher and narrower kernels."""
         first = {each.fit.kernel: each for each in sorted(found[1:], key=lambda each: each.error, reverse=True)}
-        tried = [
-            replace(each, fit=replace(each.fit, length_scale=each.fit.length_scale * step))
-            for each in {**first, found[0].fit.kernel: found[0]}.values()
-            for step in NARROWER
+        kernels = {**first, found[0].fit.kernel: found[0]}.values()
+        return self._narrowed([(each, step) for each in kernels for step in NARROWER])[0]
+
+    def _resolved(self, best: Candidate) -> Candidate:
+        """Exact fits to smooth targets without noise take widths so large that rounded values of the kernel are all
+        alike. Where a small run is much worse than the fit, it says how wide is too wide."""
+        _, error = self._narrowed([(best, 1.0)])
+        return best if error < MUCH_WORSE * best.error else self._narrowed([(best, step) for step in RESOLVED])[0]
+
+    def _narrowed(self, tried: list[tuple[Candidate, float]]) -> tuple[Candidate, float]:
+        """The one that a small run likes best, and its error; each is narrower by so much."""
+        found = [
+            replace(each, fit=replace(each.fit, length_scale=each.fit.length_scale * step)) for each, step in tried
         ]
-        trials = self._trials([(*self._asked(each), min(FEW_FEATURES, self.room.features)) for each in tried])
-        for each in tried:
+        trials = self._trials([(*self._asked(each), self._few_features) for each in found])
+        for each in found:
             self._widths_of(each).append(each.fit.length_scale)
-        return tried[int(np.argmin([trial.error for trial, _ in trials]))]
+        errors = [trial.error for trial, _ in trials]
+        best = int(np.argmin(errors))
+        return found[best], errors[best]
+
+    @property
+    def _few_features(self) -> int:
+        return min(FEW_FEATURES, self.room.features, self.cut)
 
     def _compare(self, best: Candidate, finalists: list[Candidate]) -> None:
         """How sure it is that the best of fits on the same rows is the best."""
