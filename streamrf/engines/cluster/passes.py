@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from math import inf
+from math import inf, sqrt
 from typing import Any, Generic
 
 from distributed import Future, KilledWorker
@@ -130,10 +130,12 @@ class Dispatcher(ABC):
 
         Never more than a quarter of a worker's share of what is left, of which it has two groups already: so groups
         shrink towards the end, and all workers finish together. They do not shrink below what keeps the driver free for
-        all others, if a share has that much.
+        all others. Where less is left, n groups keep the driver busy for ``n * LEAST_SECONDS``, and a worker for an
+        n-th of what is left: they end soonest where the two are equal.
         """
         share, rate = left / max(1, self._ready), self.rate
-        return min(rate * self.limits.seconds, max(share / 4, min(share, rate * LEAST_SECONDS * self._ready)))
+        least = min(rate * LEAST_SECONDS * self._ready, sqrt(left * rate * LEAST_SECONDS))
+        return min(rate * self.limits.seconds, max(share / 4, least))
 
     def start(self, task: Task, groups: tuple[Group, ...], inputs: tuple[Task, ...] = (), called: bool = False) -> Task:
         task.groups, task.inputs, task.called, task.submitted = groups, inputs, called, self.workers.now()
