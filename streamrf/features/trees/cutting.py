@@ -141,7 +141,7 @@ class Cutting:
             count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, root[0])
 
         self.threads.each(count, np.array_split(np.arange(len(packed.lines)), self.threads.count))
-        grow_below(0, 0, top, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, below)
+        grow_below(0, 0, top, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, below, *_rooms(root))
 
         def grow(part: int) -> None:
             node = (1 << TOP) - 1 + part
@@ -149,7 +149,14 @@ class Cutting:
             tables[0] = below[part]
             grow_below(
                 node, TOP, FREE_DEPTH, *ends[node], *known, tables, found, gains, narrow, leading.copy(), ends,
-                below[:0],
+                below[:0], *_rooms(tables),
             )  # fmt: skip
 
         self.threads.each(grow, [part for part in range(parts) if np.ptp(ends[parts - 1 + part]) >= 2 * least])
+
+
+def _rooms(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the loop works with: nodes that wait, tables that are free, and sums of a node."""
+    shape = (len(tables), 5), len(tables), (3, tables.shape[1])
+    waiting, free, sums = (np.empty(each, np.int64) for each in shape)
+    return waiting, free, sums
