@@ -198,3 +198,26 @@ def test_a_width_is_one_that_landmarks_can_tell_apart():
     y = X[:, 0] ** 2 + X[:, 1]
     model = train(ArraySource(X, y), Recipe(map="landmarks"), Settings(threads=1)).model
     assert model.metadata["holdout"]["r2"] > 0.95
+
+
+@pytest.mark.parametrize("start", [1e-4, 1e-2, 1.0])
+def test_ridges_behind_a_rise_are_not_solved_for(start, monkeypatch):
+    """And the best is that of all of them."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    Y = np.sin(X[:, :1]) + 0.3 * rng.standard_normal((300, 1))
+    fits, solved = kernel_ridge.KernelRidge(X, Y, 200), []
+    ridges, solve = list(kernel_ridge.RIDGES), kernel_ridge._solution
+
+    def noted(K, penalties, targets, *, single):
+        solved.append(float(penalties[0]))
+        return solve(K, penalties, targets, single=single)
+
+    slabs = fits.slabs("matern12", np.ones(2), few=True)
+    wanted = fits.at(slabs, 4.0, ridges)
+    monkeypatch.setattr(kernel_ridge, "_solution", noted)
+    found = fits.downhill(slabs, 4.0, ridges, start, np.inf)
+    assert (found.ridge, len(solved)) == (wanted.ridge, len(set(solved)))
+    np.testing.assert_allclose(found.error, wanted.error, rtol=1e-9)
+    assert len(solved) < len(ridges)
+    assert fits.downhill(slabs, 4.0, ridges, start, 0.0).ridge == start

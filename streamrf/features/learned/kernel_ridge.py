@@ -26,9 +26,12 @@ MOST_JUDGES, FEW_JUDGES = 3000, 2000
 SINGLE_RIDGE = 1e-2  # from which a factor in single precision is as good: noise hides its digits
 ROUNDS = 4
 RIDGES = (1e-6, 1e-4, 1e-2, 1e-1, 1.0)
+FIRST_RIDGE = 1e-2  # of them
+HOPELESS = 1.2  # times the best error: at the same ridge, another width with so much more cannot win at other ridges
 LEAST_RIDGE, LARGEST_RIDGE = 1e-10, 10.0
 NEAR = (1e-2, 1e-1, 1.0, 1e1)  # ridges round the best so far
 CLOSE = (1e-1, 1.0, 1e1)
+WIDER, NARROWER = (1e-1,), (1e1,)  # what other widths ask for beside the ridge so far
 SAME = (1.0,)  # the ridge of few rows is the best of more too where the kernel is rough, on all tables looked at
 FIRST_WIDTH = 4.0  # of the median distance: exact fits like wide kernels
 REACH = 32.0  # widths are searched so many times as far, either way
@@ -151,36 +154,82 @@ class KernelRidge:
 
     def at(self, slabs: Slabs, length_scale: float, ridges: Iterable[float]) -> Fit:
         """The best of these ridges; none where no matrix could be factored."""
-        n = len(slabs.fitted)
-        K, Y, doubt = np.zeros((n, n)), self.Y[:n], 1.0 / self.shares[:n]
+        K = self._matrix(slabs, length_scale)
+        made = self.threads.map(lambda ridge: (ridge, self._solved(K, ridge)), ridges)
+        solved = [(ridge, a) for ridge, a in made if a is not None]
+        if not solved:
+            return Fit(slabs.kernel, length_scale)
+        together = np.concatenate([a for _, a in solved], axis=1)
+        starts = range(0, len(slabs.judges), SLAB)
+        predicted = np.concatenate(
+            list(self.threads.map(lambda first: slabs.across(first, length_scale) @ together, starts))
+        )
+        fits = [
+            self._judged(slabs, length_scale, ridge, a, scores)
+            for (ridge, a), scores in zip(solved, np.split(predicted, len(solved), axis=1), strict=True)
+        ]
+        return min(fits, key=lambda fit: fit.error)
+
+    def downhill(self, slabs: Slabs, length_scale: float, ridges: Sequence[float], start: float, bar: float) -> Fit:
+        """The best of some ridges in the order in which they are likely to get better, from ``start`` on, then the
+        other way: errors have one valley, so what lies behind a rise is not solved for. Nothing else is where the first
+        error is beyond ``bar``."""
+        K, across = self._matrix(slabs, length_scale), None
+        fits: dict[float, Fit] = {}
+
+        def fit(ridge: float) -> Fit:
+            nonlocal across
+            if across is None:
+                parts = [slabs.across(first, length_scale) for first in range(0, len(slabs.judges), SLAB)]
+                across = np.concatenate(parts)
+            if ridge not in fits:
+                a = self._solved(K, ridge)
+                nothing = Fit(slabs.kernel, length_scale)
+                fits[ridge] = nothing if a is None else self._judged(slabs, length_scale, ridge, a, across @ a)
+            return fits[ridge]
+
+        at = ridges.index(start)
+        best = fit(start)
+        if best.error > bar:
+            return best
+        for way in (ridges[at + 1 :], ridges[:at][::-1]):
+            here = best
+            for ridge in way:
+                other = fit(ridge)
+                if other.error < best.error:
+                    best = other
+                elif other.error < np.inf:
+                    break
+            if best is not here:
+                break
+        return best
+
+    def _matrix(self, slabs: Slabs, length_scale: float) -> np.ndarray:
+        """The kernel of the rows that are fitted: its upper triangle."""
+        K = np.zeros((len(slabs.fitted),) * 2)
 
         def fill(first: int) -> None:
             K[first : first + SLAB, first:] = slabs.own(first, length_scale)
 
-        def solution(ridge: float) -> tuple[float, np.ndarray | None]:
-            return ridge, _solution(K, ridge * doubt, Y, single=ridge >= SINGLE_RIDGE)
+        self.threads.each(fill, range(0, len(K), SLAB))
+        return K
 
-        self.threads.each(fill, range(0, n, SLAB))
-        solved = [(ridge, a) for ridge, a in self.threads.map(solution, ridges) if a is not None]
-        if not solved:
-            return Fit(slabs.kernel, length_scale)
-        best, error, losses = self._best(slabs, length_scale, [a for _, a in solved])
-        if not error < np.inf:
-            return Fit(slabs.kernel, length_scale)
-        return Fit(slabs.kernel, length_scale, solved[best][0], error, solved[best][1], losses)
+    def _solved(self, K: np.ndarray, ridge: float) -> np.ndarray | None:
+        n = len(K)
+        return _solution(K, ridge / self.shares[:n], self.Y[:n], single=ridge >= SINGLE_RIDGE)
 
-    def _best(self, slabs: Slabs, length_scale: float, solutions: list[np.ndarray]) -> tuple[int, float, np.ndarray]:
-        """Which is best on the rows that judge, its error as a share of the variance, and its losses by rows."""
-        judges, together = slice(self.cut, self.cut + len(slabs.judges)), np.concatenate(solutions, axis=1)
-        starts = range(0, len(slabs.judges), SLAB)
-        made = list(self.threads.map(lambda first: slabs.across(first, length_scale) @ together, starts))
-        predicted = np.concatenate(made).reshape(len(slabs.judges), len(solutions), -1)
+    def _judged(
+        self, slabs: Slabs, length_scale: float, ridge: float, solution: np.ndarray, predicted: np.ndarray
+    ) -> Fit:
+        """With its error as a share of the variance, and its losses by rows; nothing of one that overflowed."""
+        judges = slice(self.cut, self.cut + len(slabs.judges))
         shares, truth = self.shares[judges], self.Y[judges]
         variance = max(float(np.average(truth**2, axis=0, weights=shares).sum()), np.finfo(np.float64).tiny)
-        off = np.average((predicted - truth[:, None]) ** 2, axis=0, weights=shares).sum(axis=1) / variance
-        off = np.where(np.isnan(off), np.inf, off)
-        best = int(np.argmin(off))
-        return best, float(off[best]), ((predicted[:, best] - truth) ** 2).sum(axis=1) / variance
+        squares = (predicted - truth) ** 2
+        error = float(np.average(squares, axis=0, weights=shares).sum() / variance)
+        if not error < np.inf:
+            return Fit(slabs.kernel, length_scale)
+        return Fit(slabs.kernel, length_scale, ridge, error, solution, squares.sum(axis=1) / variance)
 
     @property
     def judging(self) -> np.ndarray:
@@ -194,12 +243,14 @@ class KernelRidge:
     def _search(self, kernel: str, factor: np.ndarray, start: float | None, near: float | None) -> Fit:
         slabs = self.slabs(kernel, factor, few=True)
         first = start or FIRST_WIDTH * self.median(kernel, apply_factor(self.X[:MEDIAN_ROWS], factor))
-        best = self.at(slabs, first, RIDGES if near is None else round_about(near, NEAR))
+        ridges = list(RIDGES) if near is None else round_about(near, NEAR)
+        best = self.downhill(slabs, first, ridges, FIRST_RIDGE if near is None else near, np.inf)
         tried = [first]
         for step in (WIDTH_STEP, 1 / WIDTH_STEP):
             here = best
             while first / REACH <= best.length_scale * step <= first * REACH:
-                other = self.at(slabs, best.length_scale * step, round_about(best.ridge, CLOSE))
+                ridges = [best.ridge, *round_about(best.ridge, WIDER if step > 1 else NARROWER)]
+                other = self.downhill(slabs, best.length_scale * step, ridges, best.ridge, best.error * HOPELESS)
                 tried.append(other.length_scale)
                 if not other.error < best.error * (1 - LEAST_GAIN):
                     break
@@ -313,7 +364,7 @@ def kernel_ridge_bytes(rows: int, columns: int, most: int = ROWS, *, alone: bool
     """Two fits to all rows side by side, or several to few of them (one, where nothing runs beside it); and the inputs
     in two metrics."""
     few, all = min(rows, FEW_ROWS, most), min(rows, most)
-    searches = (1 if alone else SEARCHES) * few * (5 * few // 2 + min(rows, FEW_JUDGES, most))
+    searches = (1 if alone else SEARCHES) * few * (5 * few // 2 + 2 * min(rows, FEW_JUDGES, most))
     return 8 * max(searches, (2 if alone else 4) * all * all) + 4 * 8 * rows * columns
 
 
