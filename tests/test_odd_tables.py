@@ -250,3 +250,15 @@ def test_the_list_of_columns_to_leave_out_works_when_it_is_copied(tmp_path):
     done(*again)
     assert Model.load(tmp_path / "two.model").columns.names == Model.load(tmp_path / "one.model").columns.names
     assert {column.kind for column in Model.load(tmp_path / "two.model").columns.columns} == {"onehot"}
+
+
+@pytest.mark.parametrize("rows", [120, 2600])
+def test_a_target_with_decimal_commas_is_told_with_the_option_that_reads_it(tmp_path, rows):
+    """Also where it has more different values than there may be classes."""
+    data = write(tmp_path, table(rows, price="{:.6f}"))
+    told = streamrf("train", data, "--target", "price", *QUICK)
+    assert told.code == 3
+    found = re.search(r"the targets are text such as '\d+,\d+', (over 1,000|\d+) different ones", told.sentence)
+    assert found, told.sentence
+    assert (found[1] == "over 1,000") == (rows > 1000)
+    assert "--decimal , reads numbers" in told.sentence

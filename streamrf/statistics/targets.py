@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -163,8 +164,11 @@ def _label(text: str, kind: str) -> Any:
         raise InputError(f"`classes`: {text!r} is not a label of the targets' type") from None
 
 
-def settle_targets(scan: TargetScan, task: str, kind: str, nan: str) -> TargetCoding:
-    """The coding of these targets; ``kind`` is numpy's letter for their type."""
+def settle_targets(
+    scan: TargetScan, task: str, kind: str, nan: str, first: Callable[[], np.ndarray] | None = None
+) -> TargetCoding:
+    """The coding of these targets; ``kind`` is numpy's letter for their type. ``first`` gives a few of them, for a
+    message where they are too many to be classes."""
     if scan.missing and nan == "error":
         raise DataError(
             f"{format_count(scan.missing)} of {format_count(scan.rows)} targets are missing or not finite:"
@@ -175,7 +179,8 @@ def settle_targets(scan: TargetScan, task: str, kind: str, nan: str) -> TargetCo
             f"no usable rows: {format_count(scan.rows)} rows, {format_count(scan.missing)} without a target"
         )
     if task == "auto" and kind not in "bfiu":
-        _refuse_numbers(scan)
+        many = scan.labels is None and first is not None
+        _refuse_numbers(dict.fromkeys(first()) if many and first else scan.labels or {}, more=many)
     task = infer_task(scan, kind) if task == "auto" else task
     return _classes(scan) if task == CLASSIFICATION else _numbers(scan)
 
@@ -202,13 +207,13 @@ def _look_like_labels(counts: dict[Any, int]) -> bool:
     return numbered and (len(counts) <= FEW_LABELS or (without_gaps and rarest >= THIN * mean))
 
 
-def _refuse_numbers(scan: TargetScan) -> None:
+def _refuse_numbers(counted: Iterable[Any], *, more: bool) -> None:
     """Text that was meant to be numbers or dates must not become classes without a word."""
     import pyarrow as pa
 
     from streamrf.data.readers.text_types import finding
 
-    labels = list(map(str, scan.labels or ()))
+    labels = [str(label) for label in counted if label is not None]
     found = finding(pa.array(labels, pa.string()), 0, None) if labels else None
     cures = {"comma": "`decimal=','` reads numbers", "order": "`dates='DMY'` (or MDY) reads dates"}
     cure = cures.get(found.why) if found else None
@@ -219,8 +224,8 @@ def _refuse_numbers(scan: TargetScan) -> None:
     if cure:
         example = found.value if found else labels[0]
         raise DataError(
-            f"the targets are text such as {example!r}, {len(labels):,} different ones: {cure}; if they are classes all"
-            " the same, use `task='classification'`"
+            f"the targets are text such as {example!r}, {f'over {MAX_CLASSES:,}' if more else f'{len(labels):,}'}"
+            f" different ones: {cure}; if they are classes all the same, use `task='classification'`"
         )
 
 

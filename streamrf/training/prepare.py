@@ -11,7 +11,7 @@ import numpy as np
 
 from streamrf.data.keyed import Keyed
 from streamrf.data.screening import draw_sample
-from streamrf.data.source import Block, Source
+from streamrf.data.source import Block, Source, Span
 from streamrf.data.split import (
     NONE_HELD,
     NUMBER,
@@ -62,6 +62,7 @@ from streamrf.training.plan import replan, scarce_grids
 from streamrf.training.sanity import LINEAR, fit_linear, linear_scaling
 
 DIRECT = "cholesky"  # what solves the landmarks of a blend
+FIRST_TARGETS = 500  # rows that are looked at to say what is wrong with them
 FEWEST_ROWS = 8  # of a sample that can be split in two and still say anything
 
 
@@ -85,7 +86,7 @@ class Preparation:
     def run(self, classes: tuple[str, ...] | None = None) -> UntrainedModel:
         """``classes`` are all there will ever be, as people write them: other data may have more than this source."""
         scan = self._scan(classes)
-        coding = settle_targets(scan, self.recipe.task, self._target_kind, self.recipe.nan)
+        coding = settle_targets(scan, self.recipe.task, self._target_kind, self.recipe.nan, self._first_targets)
         self.reporter.note(coding.describe())
         _check_threshold(self.recipe, coding)
         check_task(self.recipe.loss, coding)
@@ -168,6 +169,9 @@ class Preparation:
         if classes is not None:
             scan.declare(classes, self._target_kind)
         return scan
+
+    def _first_targets(self) -> np.ndarray:
+        return self.source.read_targets(Span(0, min(FIRST_TARGETS, self.source.n_rows)))
 
     @property
     def _target_kind(self) -> str:
