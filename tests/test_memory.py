@@ -15,6 +15,7 @@ from tables import smooth
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
 from streamrf.data.screening import _read, draw_sample, random_runs
+from streamrf.models.model import Model
 from streamrf.recipe import Recipe
 from streamrf.solvers import rates
 from streamrf.solvers.rates import Rates
@@ -156,6 +157,33 @@ def test_a_sample_that_memory_does_not_hold_is_drawn_smaller(tmp_path, pilot):
     )  # fmt: skip
     assert peak <= said["memory"]["projected"] <= 800e6
     assert max((each["rows"] for each in said.get("pilot", [])), default=0) < 18_000
+
+
+def csv_of_two_million_ids(path):
+    """Another id in every row, 5,000 zip codes, gaps: 66 MB, which would take several hundred as Python objects."""
+    rows, rng = 2_000_000, np.random.default_rng(0)
+    number, code, size = np.arange(rows), rng.integers(1, 5001, rows), rng.integers(0, 10_000, rows)
+    with open(path, "w") as file:
+        file.write("id,zip,size,price\n")
+        for start in range(0, rows, 100_000):
+            parts = (part[start : start + 100_000].tolist() for part in (number, code, size))
+            lines = (
+                f"customer-{i},{z:05d},{'' if s < 3000 else s / 100},{s + z % 7}\n"
+                for i, z, s in zip(*parts, strict=True)
+            )
+            file.writelines(lines)
+    return path
+
+
+def test_a_csv_file_of_two_million_ids_is_converted_and_trained_on_within_its_budget(tmp_path):
+    data = csv_of_two_million_ids(tmp_path / "t.csv")
+    said, peak = measured(
+        "train", data, "--target", "price", "--D", "40", *FIXED, "--out", tmp_path / "m.model", "--memory", "800MB"
+    )
+    assert said["rows"] == 2_000_000
+    assert peak <= said["memory"]["projected"] <= 800e6
+    names = [column.name for column in Model.load(tmp_path / "m.model").columns.columns]
+    assert names == ["zip", "size"]
 
 
 def test_a_blend_keeps_to_the_plan(tmp_path):
