@@ -74,6 +74,11 @@ def test_the_sample_of_a_wide_table_is_as_large_as_memory_holds(recipe):
     assert sampled_rows(least.sizes, recipe) == FEWEST_SAMPLED
 
 
+def test_a_plan_is_one_line():
+    """As a notebook shows it: its sizes would fill a page."""
+    assert repr(wide(2000 * MB, Recipe(D=300))) == "<streamrf plan: cholesky, 1 pass, 1.63 GB of a budget of 2.00 GB>"
+
+
 def test_grids_that_were_asked_for_stay():
     assert planned(100, recipe=Recipe(map="blend", grids=90)).sizes.recipe.grids == 90
 

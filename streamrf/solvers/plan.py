@@ -205,6 +205,11 @@ class Plan:
             f" budget is {format_bytes(self.budget)}: {cure}"
         )
 
+    def __repr__(self) -> str:
+        passes = "1 pass" if self.passes == 1 else f"{self.passes} passes"
+        memory = f"{format_bytes(self.projected)} of a budget of {format_bytes(self.budget)}"
+        return f"<streamrf plan: {self.solver}, {passes}, {memory}>"
+
     def to_json(self) -> dict[str, Any]:
         stages = self.stages
         document: dict[str, Any] = {
