@@ -225,6 +225,16 @@ def test_nodes_that_few_leaves_leave_out_are_not_grown(leaves, monkeypatch):
     assert (some >= 0).sum() < (every >= 0).sum()
 
 
+def test_one_heavy_row_leaves_trees_their_leaves():
+    """Leaves ask for a few rows of the mean weight, not of the heaviest."""
+    rows = table(SQUARES, count=2000)
+    heavy = Rows(rows.codes, rows.targets, np.where(np.arange(2000) == 0, 1000.0, 1.0))
+    found, usual = (
+        Boosting(SQUARES, CUTS, 0, ALONE, style=Style(64)).grow(each, None, 5).most_leaves for each in (heavy, rows)
+    )
+    assert found > usual / 2
+
+
 def test_rows_of_no_weight_have_no_say():
     """Where they are among the rows all the same: cells and values are those of the others, if these are drawn."""
     rows = table(SQUARES, count=80)

@@ -46,10 +46,10 @@ def derivatives(scores: np.ndarray, rows: Rows, loss: str) -> tuple[np.ndarray, 
     return (rows.targets - p) * w, (np.maximum(p * (1 - p), 1e-6) if loss == CLASSES else np.ones_like(p)) * w
 
 
-def rounded(rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rounded(rows: Rows, slopes: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gradients in whole steps, and what rows count for in whole units: of few rows, as fine as can be."""
     steps = np.rint(slopes * (2.0**GRADIENT_BITS / np.abs(slopes).max(axis=0)))
-    return steps, np.rint(rows.weights * (MOST_UNITS / rows.weights.max()))
+    return steps, np.rint(rows.weights * (MOST_UNITS / rows.weights[drawn].mean()))
 
 
 def explained(steps: np.ndarray, units: np.ndarray, side: np.ndarray) -> float:
@@ -63,7 +63,7 @@ def all_cuts(cuts: np.ndarray) -> list[tuple[int, int]]:
 
 def symmetric(rows: Rows, slopes: np.ndarray, cuts: np.ndarray, drawn: np.ndarray, depth: int) -> Cells:
     """At each depth the first of the cuts that explain most of the rounded gradients, in all cells together."""
-    steps, units = rounded(rows, slopes)
+    steps, units = rounded(rows, slopes, drawn)
     cells, found = np.zeros(len(rows), int), []
     for level in range(depth):
         gains = {}
@@ -81,8 +81,11 @@ def symmetric(rows: Rows, slopes: np.ndarray, cuts: np.ndarray, drawn: np.ndarra
 
 
 def best_cut(rows: Rows, steps: np.ndarray, units: np.ndarray, cuts: np.ndarray, here: np.ndarray, least: int):
-    """(gain, column, cut) of one node, or None: the first of those that gain most, with enough rows on either side."""
+    """(gain, column, cut) of one node, or None: the first of those that gain most, with enough rows on either side, of
+    which heavy ones count for several."""
     best = None
+    if here.sum() < 2 * least:
+        return None
     for column, cut in all_cuts(cuts):
         sides = [here & (rows.codes[column] <= cut), here & (rows.codes[column] > cut)]
         if min(units[side].sum() for side in sides) < least * MOST_UNITS:
@@ -98,7 +101,7 @@ def free(
 ) -> list[tuple[str, int, int]]:
     """Cuts are made one by one, where they gain most, until there are enough leaves: (path, column, cut) of each, where
     a path is the sides that lead there."""
-    steps, units = rounded(rows, slopes)
+    steps, units = rounded(rows, slopes, drawn)
     waiting = {"": (drawn, best_cut(rows, steps, units, cuts, drawn, least))}
     made: list[tuple[str, int, int]] = []
     while len(made) + 1 < leaves:

@@ -47,7 +47,7 @@ class Packed:
     drawn: np.ndarray
     lines: np.ndarray
     words: np.ndarray
-    units: int  # that the heaviest row counts for
+    units: int  # that a drawn row counts for on average
 
 
 class Cutting:
@@ -56,8 +56,6 @@ class Cutting:
     def __init__(self, rows: Rows, lines: Lines, loss: str, rng: np.random.Generator, threads: Threads) -> None:
         self.rows, self.lines, self.loss, self.rng = rows, lines, loss, rng
         self.threads = ALONE if len(rows) * lines_a_tree(len(lines)) < SMALL_WORK else threads
-        heaviest = max(float(rows.weights.max()), np.finfo(np.float64).tiny)
-        self._shares = rows.weights / heaviest
 
     def symmetric(self, slopes: np.ndarray) -> Cells:
         """One cut at each depth, the best of all once those before it are made."""
@@ -87,11 +85,18 @@ class Cutting:
         if outputs > MIXTURES:
             slopes = slopes @ self.rng.choice([-1.0, 1.0], (outputs, MIXTURES))
         units, bits = bits_for(len(drawn))
-        counts, words = np.rint(self._shares * units).astype(np.int64), np.empty(slopes.shape[::-1], np.int64)
+        counts, words = self._counts(drawn, units), np.empty(slopes.shape[::-1], np.int64)
         for column, word in zip(slopes.T, words, strict=True):
             largest = float(np.abs(column).max())
             pack(np.ascontiguousarray(column), counts, 2.0**bits / largest if largest > 0 else 0.0, word)
         return Packed(drawn, self._drawn_lines(), words, units)
+
+    def _counts(self, drawn: np.ndarray, units: int) -> np.ndarray:
+        """What each row counts for: all drawn rows together as much as if they were alike, so that sums fit a word
+        however heavy one of them is."""
+        weights = self.rows.weights
+        mean = max(float(weights[drawn].mean()) if len(drawn) else 0.0, np.finfo(np.float64).tiny)
+        return np.rint(np.minimum(weights, mean * len(drawn)) * (units / mean)).astype(np.int64)
 
     def _drawn_lines(self) -> np.ndarray:
         total = len(self.lines)

@@ -16,14 +16,14 @@ import numpy as np
 from streamrf.support.compiled import inner_kernel, kernel
 
 COUNT_BITS, GRADIENT_BITS = 26, 18  # of a packed word: sums of what rows count for; and the largest gradient
-MOST_UNITS = 1 << 8  # that the heaviest row counts for
+MOST_UNITS = 1 << 8  # that the mean row counts for
 MOST_ROWS = 1 << 20  # of one histogram
 ROWS_A_BLOCK = 512  # that are predicted together
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
 
 
 def bits_for(rows: int) -> tuple[int, int]:
-    """Units of the heaviest row, and bits of the largest gradient, for which sums of so many rows fit a word."""
+    """Units of the mean row, and bits of the largest gradient, for which sums of so many rows fit a word."""
     doublings = max(rows - 1, 1).bit_length()
     return min(MOST_UNITS, 1 << (COUNT_BITS - 1 - doublings)), min(GRADIENT_BITS, 62 - COUNT_BITS - doublings)
 

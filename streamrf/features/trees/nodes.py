@@ -149,6 +149,8 @@ def grow_below(
             if len(below):
                 _move(tables, at, below, node + 1 - (1 << stop), 1)
             continue
+        if end - start < fewest:
+            continue
         gain, column, cut = _best_cut(tables[at], lines, offsets, columns, singles, ridge, least, sums)
         if column < 0:
             continue
