@@ -21,6 +21,8 @@ from streamrf.api import predict
 from streamrf.api.estimators import KernelClassifier, KernelRegressor
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
+from streamrf.data.source import Block
+from streamrf.data.split import CHOOSE, JUDGE, Split
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.features.trees.map import TreesMap
 from streamrf.features.trees.scores import CLASSES, SQUARES
@@ -153,6 +155,19 @@ def test_what_the_process_happens_to_hold_does_not_change_trees(held):
                      budget=10**9, reserved=480 * 2**20 + held)  # fmt: skip
     assert boosting.tree_limits(sizes) == boosting.tree_limits(replace(sizes, reserved=485 * 2**20))
     assert boosting.rows_kept(sizes) < 10**6
+
+
+def test_rows_that_choose_may_all_be_without_weight(model):
+    """Then nothing stops trees but their number; and where all rows to fit are, there is nothing to grow them on."""
+    roles = Split.from_json(model.metadata["split"]).roles(Block(X, Y, np.arange(len(X))))
+
+    def weighted(heavy: np.ndarray) -> Model:
+        return train(open_source((X, Y), sample_weight=heavy.astype(float)), RECIPE, Settings(threads=1)).model
+
+    blind = weighted(roles != CHOOSE)
+    assert blind.metadata["trees"]["trees"] == boosting.BLIND_TREES
+    with pytest.raises(DataError, match="no row to fit has a positive weight"):
+        weighted(np.isin(roles, (CHOOSE, JUDGE)))
 
 
 def test_a_part_of_the_rows_may_be_kept(model, monkeypatch):

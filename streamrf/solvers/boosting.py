@@ -118,9 +118,11 @@ class Boosted(Solver):
         if coded is None:  # of a handful of rows all may be held out
             coded, choosing, judges = self._coded(state.holdout.table()), None, None
         fitted, unseen = self._rows(coded), self._rows(self._coded(choosing))
+        if not len(fitted):
+            raise DataError("no row to fit has a positive weight: check `sample_weight`")
         del coded
         unit, level = self._unit(fitted), max(float(fitted.weights.mean()), np.finfo(np.float64).tiny)
-        rows, choosers = _in_units(fitted, unit, level), unseen and _in_units(unseen, unit, level)
+        rows, choosers = _in_units(fitted, unit, level), _in_units(unseen, unit, level) if unseen else None
         boosting = self._boosting(rows, choosers)
         most = most_trees(len(rows), boosting.lines(rows), len(unit))
         if choosers is None:
