@@ -199,7 +199,7 @@ FEW_TREES = (
     "from streamrf.features.trees import boosting; boosting.LEAST_TREES = boosting.MOST_TREES = boosting.TRIED = 5"
 )
 GROWN = {
-    "a hundred megabytes": ((220_000, 120, 20_000), "1100MB"),
+    "a hundred megabytes": ((220_000, 120, 20_000), "1600MB"),
     "a budget that holds a part of them": ((220_000, 120, 20_000), "700MB"),
     "many classes": ((60_000, 8, 20_000, 60), "1GB", "--task", "classification"),
 }

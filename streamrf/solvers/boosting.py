@@ -240,8 +240,9 @@ def rows_kept(sizes: Sizes) -> int:
 
 def _room(sizes: Sizes) -> int:
     """A part of the budget, in steps: what this process happens to hold should not change the model."""
-    room = int(MEMORY_SHARE * (sizes.budget - sizes.reserved))
-    return 1 << room.bit_length() - 1 if room > 0 else 0
+    room = max(0, int(MEMORY_SHARE * (sizes.budget - sizes.reserved)))
+    step = 1 << max(0, room.bit_length() - 2)
+    return room // step * step
 
 
 @lru_cache(maxsize=4)

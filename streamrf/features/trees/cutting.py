@@ -95,7 +95,9 @@ class Cutting:
         """What each row counts for: all drawn rows together as much as if they were alike, so that sums fit a word
         however heavy one of them is."""
         weights = self.rows.weights
-        mean = max(float(weights[drawn].mean()) if len(drawn) else 0.0, np.finfo(np.float64).tiny)
+        mean = float(weights[drawn].sum()) / max(len(drawn), 1)
+        if not mean > 0:
+            return np.zeros(len(weights), np.int64)
         return np.rint(np.minimum(weights, mean * len(drawn)) * (units / mean)).astype(np.int64)
 
     def _drawn_lines(self) -> np.ndarray:
