@@ -24,7 +24,7 @@ from benchlib.tables import once
 MINUTES = "about an hour a split"
 DEFAULTS = {"splits": 3}
 TOYS = {"splits": 1}
-OURS = "streamrf"
+OURS, CLASSES = "streamrf", "c-"  # and how the names of tables of classes begin
 TREES = ("lightgbm", "xgboost", "catboost")
 PEERS = (*TREES, "xrfm")
 XRFM_ROWS = 50_000  # beyond, it takes too long on two cores
@@ -35,22 +35,25 @@ NEAR, FIRST, MEAN = 1.05, 0.65, 0.92  # what is asked for: ratio to the best tre
 
 def run(context: Context) -> Results:
     results, s = context.open("tables"), context.settings(DEFAULTS, TOYS)
+    results.suffix = ""  # the number of splits changes no cell
     for split in range(s.splits):
         for name, parts in tables(context, split).items():
             if context.wants(name):
                 for entrant in (OURS, *PEERS):
-                    results.cell(f"{name}/{split}/{entrant}", lambda p=parts, e=entrant: measured(context, p(), e))
+                    key, classes = f"{name}/{split}/{entrant}", name.startswith(CLASSES)
+                    results.cell(key, lambda p=parts, e=entrant, c=classes: measured(context, p(), e, classes=c))
     return results
 
 
-def measured(context: Context, parts: tuple[Path, Path], entrant: str, *options: object) -> Cell:
-    """``options`` are those of streamrf."""
+def measured(context: Context, parts: tuple[Path, Path], entrant: str, *options: object, classes: bool = False) -> Cell:
+    """``options`` are those of streamrf; peers are told whether the target is of ``classes``."""
     if entrant == OURS:
         return _ours(context, parts, *options)
     rows = pq.ParquetFile(parts[0]).metadata.num_rows
     if entrant == "xrfm" and rows > XRFM_ROWS:
         return {"ok": False, "why": f"not run above {XRFM_ROWS:,} rows"}
-    command = [str(find(context)), "-m", "benchlib.peers.whole_tables", entrant, *map(str, parts), str(context.threads)]
+    about = (entrant, *map(str, parts), str(context.threads), "classes" if classes else "numbers")
+    command = [str(find(context)), "-m", "benchlib.peers.whole_tables", *about]
     ended = run_process(command, timeout=TIMEOUT, threads=context.threads)
     if ended.ok:
         return rounded({"ok": True, **ended.json(), "wall": ended.seconds, "peak": ended.peak})
@@ -191,40 +194,40 @@ OTHERS: dict[str, tuple[str, Any]] = {
 
 def lines(cells: dict[str, Cell]) -> list[str]:
     """The means over splits of each table, and what was asked for."""
-    found = {name: entrants for name, entrants in means(cells).items() if OURS in entrants}
-    rows, ratios = [], []
+    found = means(cells)
+    rows = []
     for name, entrants in found.items():
-        errors = {each: figures["error"] for each, figures in entrants.items() if "error" in figures}
-        best = min((errors[each] for each in TREES if each in errors), default=None)
-        ratio = errors[OURS] / best if best else None
-        shown = ", ".join(f"{each} {error:.5g}" for each, error in errors.items())
+        shown = ", ".join(f"{each} {figures['error']:.5g}" for each, figures in entrants.items())
+        ratio = ratios({name: entrants}).get(name)
         rows.append(f"{name}: {shown}" + (f"; ratio to the best tree {ratio:.3f}" if ratio else ""))
-        ratios += [ratio] if ratio else []
-    return [*rows, *_verdicts(np.array(ratios), found)]
+    return [*rows, *verdicts(found)]
 
 
-def _verdicts(ratios: np.ndarray, found: dict[str, Any]) -> list[str]:
-    if not len(ratios):
+def ratios(found: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
+    """By table, our error over that of the best of the trees."""
+    best = {name: [each[t]["error"] for t in TREES if t in each] for name, each in found.items() if OURS in each}
+    return {name: found[name][OURS]["error"] / min(errors) for name, errors in best.items() if errors}
+
+
+def verdicts(found: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    known = np.array(list(ratios(found).values()))
+    if not len(known):
         return []
     logs = [
         (each[OURS]["log_loss"], min(each[t]["log_loss"] for t in TREES if "log_loss" in each.get(t, {})))
         for each in found.values()
-        if "log_loss" in each[OURS] and any("log_loss" in each.get(t, {}) for t in TREES)
+        if "log_loss" in each.get(OURS, {}) and any("log_loss" in each.get(t, {}) for t in TREES)
     ]
-    first, mean = float((ratios <= 1).mean()), float(np.exp(np.log(ratios).mean()))
+    first, mean = float((known <= 1).mean()), float(np.exp(np.log(known).mean()))
     said = [
-        judged(f"first on {100 * first:.0f} % of {len(ratios)} tables (at least {100 * FIRST:.0f} %)", first >= FIRST),
-        judged(f"largest ratio to the best tree {ratios.max():.3f} (at most {NEAR})", ratios.max() <= NEAR),
+        judged(f"first on {100 * first:.0f} % of {len(known)} tables (at least {100 * FIRST:.0f} %)", first >= FIRST),
+        judged(f"largest ratio to the best tree {known.max():.3f} (at most {NEAR})", known.max() <= NEAR),
         judged(f"geometric mean of the ratio {mean:.3f} (at most {MEAN})", mean <= MEAN),
     ]
     if logs:
         share = float(np.mean([own <= best for own, best in logs]))
-        said.append(
-            judged(
-                f"log loss at most that of the best tree on {100 * share:.0f} % of {len(logs)} tables (at least 50 %)",
-                share >= 0.5,
-            )
-        )
+        text = f"log loss at most that of the best tree on {100 * share:.0f} % of {len(logs)} tables (at least 50 %)"
+        said.append(judged(text, share >= 0.5))
     return said
 
 

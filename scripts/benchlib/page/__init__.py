@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchlib.page import campaigns, compared, flat, forms, grown, honesty, papers, scaled
+from benchlib.page import campaigns, compared, flat, forms, grown, honesty, papers, scaled, whole
 from benchlib.page.words import machine_lines
 from benchlib.places import PAGE, PICTURES, RESULTS, SCALING
 from benchlib.results import read
 
 Found = dict[str, dict[str, Any]]
 SECTIONS = {  # heading of each, the result it is made of, and what makes its lines
+    "Nothing set": ("tables", whole.tables),
     "Rahimi and Recht, Table 1": ("table1", papers.table1),
     "Li et al., Tables 2 and 3": ("tables23", papers.tables23),
     "Peers": ("peers", compared.peers),

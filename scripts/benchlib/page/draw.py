@@ -12,6 +12,7 @@ from benchlib.growth import AXES, NAMES
 from benchlib.page.flat import draw as draw_larger
 from benchlib.page.grown import best_of, numbered
 from benchlib.page.scaled import draw as draw_scaling
+from benchlib.page.whole import draw as draw_tables
 from benchlib.page.words import called as in_words
 from benchlib.page.words import finished, is_ours, of_task
 from benchlib.sets import SETS
@@ -162,6 +163,7 @@ def growth(plt: Any, found: Found) -> Any:
 
 
 PICTURES: dict[str, Callable[[Any, Found], Any]] = {
+    "tables": draw_tables,
     "peers": peers,
     "memory": memory,
     "curve": curve,

@@ -1,4 +1,4 @@
-"""`python -m benchlib.peers.whole_tables NAME TRAIN TEST THREADS`: a peer with its usual settings on parquet tables.
+"""`python -m benchlib.peers.whole_tables NAME TRAIN TEST THREADS classes|numbers`: a peer with its usual settings.
 
 Trees stop early by a tenth of the rows and take categories as they are; xRFM gets one-hot columns and the same tenth.
 """
@@ -40,17 +40,16 @@ class Task:
         return [name for name in self.X if self.X[name].dtype.kind not in "iufbM"]
 
 
-def load(train: str, test: str, threads: int) -> Task:
+def load(train: str, test: str, threads: int, target: str) -> Task:
     parts = [pd.read_parquet(path) for path in (train, test)]
     y, yt = (part.pop("target").to_numpy() for part in parts)
     classes = 0
-    if y.dtype.kind not in "f":
+    if target == "classes":
         labels = np.unique(y.astype(str))
-        if y.dtype.kind in "iu" and len(labels) > 100:
-            y, yt = y.astype(float), yt.astype(float)
-        else:
-            classes = len(labels)
-            y, yt = (np.searchsorted(labels, each.astype(str)) for each in (y, yt))
+        classes = len(labels)
+        y, yt = (np.searchsorted(labels, each.astype(str)) for each in (y, yt))
+    else:
+        y, yt = y.astype(float), yt.astype(float)
     for part in parts:
         for name in part:
             if part[name].dtype.kind == "M":
@@ -148,8 +147,8 @@ def figures(task: Task, predicted: np.ndarray) -> dict[str, Any]:
     return {"error": float((predicted.argmax(1) != task.yt).mean()), "log_loss": float(-np.log(own).mean())}
 
 
-def main(name: str, train: str, test: str, threads: str) -> None:
-    task = load(train, test, int(threads))
+def main(name: str, train: str, test: str, threads: str, target: str) -> None:
+    task = load(train, test, int(threads), target)
     start = time.perf_counter()
     predicted = PEERS[name](task)
     print(json.dumps({**figures(task, predicted), "seconds": time.perf_counter() - start}))
