@@ -37,8 +37,8 @@ def test_features_are_no_more_than_rows_bear_and_fewer_for_longer_tables():
     assert affordable_features(3000, 5) == 2000
     found = [affordable_features(rows, 20) for rows in (50_000, 500_000, 5_000_000)]
     assert found == sorted(found, reverse=True)
-    assert default_seconds(50_000) == 20
-    assert default_seconds(200_000) == 40
+    assert default_seconds(50_000) == 8
+    assert default_seconds(200_000) == 16
 
 
 def test_features_that_bring_nothing_are_left_out():

@@ -20,10 +20,10 @@ from streamrf.solvers.stacking import Stacking
 from streamrf.statistics.targets import TargetScan, settle_targets
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.units import format_bytes, format_seconds
-from streamrf.training.pilot.choice import LARGE_ROWS, budget_seconds
+from streamrf.training.pilot.choice import budget_seconds
 from streamrf.training.pilot.fourier import VALIDATION
 from streamrf.training.pilot.kernel import kernel_work
-from streamrf.training.pilot.room import compares, order_bytes, pilot_bytes, sample_bytes, sampled_rows
+from streamrf.training.pilot.room import TRIAL_ROWS, compares, order_bytes, pilot_bytes, sample_bytes, sampled_rows
 from streamrf.training.pilot.size import affordable_features, fewest_features
 from streamrf.training.pilot.trees import MOST_ROWS as TREE_ROWS
 from streamrf.training.pilot.trees import TRIED
@@ -195,7 +195,7 @@ def least_plan(plan: Plan) -> Plan:
     if not isinstance(asked, Recipe) or asked.map != ANY or asked.pilot == NONE or sizes.recipe.map != BLEND:
         return plan
     rows = sizes.counting_rows
-    D = fewest_features(sizes.recipe.D, rows / min(LARGE_ROWS, max(1, rows - sizes.held_out)))
+    D = fewest_features(sizes.recipe.D, rows / min(TRIAL_ROWS, max(1, rows - sizes.held_out)))
     return replace(plan, sizes=replace(sizes, recipe=replace(sizes.recipe, D=D)))
 
 

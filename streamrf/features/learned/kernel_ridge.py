@@ -21,7 +21,7 @@ from streamrf.features.scaling import apply_factor
 from streamrf.support.threads import ALONE, Threads
 
 ROUGH = "matern12"  # exp(-|x - y| / L), whose gradients a metric is learned from
-ROWS, USUAL_ROWS, FEW_ROWS, FEWEST_ROWS = 4000, 3000, 1000, 64  # fitted at most; usually; for widths; at least
+ROWS, USUAL_ROWS, FEW_ROWS, FEWEST_ROWS = 4000, 2000, 1000, 64  # fitted at most; usually; for widths; at least
 MOST_JUDGES, FEW_JUDGES = 3000, 2000
 SINGLE_RIDGE = 1e-2  # from which a factor in single precision is as good: noise hides its digits
 ROUNDS = 4

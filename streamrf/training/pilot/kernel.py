@@ -1,8 +1,8 @@
 """The pilot of landmarks: exact kernel ridge on a few thousand rows chooses scaling, kernel, metric and width.
 
 Few rows rank scalings and kernels, more rows learn a metric with the best scaling, and the kernels are compared again
-with and without it. One small run with the landmarks themselves, on all rows of the sample, finds the first lambda; the
-precision follows from that, and the number of landmarks from a budget of time.
+with and without it. One small run with the landmarks themselves, on more rows, finds the first lambda; the precision
+follows from that, and the number of landmarks from a budget of time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from streamrf.recipe import AUTO, LANDMARKS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeTrial
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
-from streamrf.training.pilot.choice import LARGE_ROWS, MOST_SHOWN, RIDGES, Choice, Trial
+from streamrf.training.pilot.choice import MOST_SHOWN, RIDGES, Choice, Trial
 from streamrf.training.pilot.judging import Certainty, judge_of
 from streamrf.training.pilot.log import TrialLog
 from streamrf.training.pilot.metric import describe, forms_for
 from streamrf.training.pilot.precision import Rounding, bearable_in_run
-from streamrf.training.pilot.room import FEW_FEATURES, TRIAL_FEATURES, WHOLE, Room
+from streamrf.training.pilot.room import FEW_FEATURES, TRIAL_FEATURES, TRIAL_ROWS, WHOLE, Room
 from streamrf.training.pilot.size import enough_features
 from streamrf.training.pilot.trend import at_an_end
 
@@ -129,8 +129,8 @@ class KernelPilot:
         return self._resolved(best) if self.rows < MANY_ROWS else self._with_landmarks([best, *found])
 
     def _with_landmarks(self, found: list[Candidate]) -> Candidate:
-        """The first of them, or the best of another kernel, or one that is narrower: small runs on the whole sample see
-        what exact fits to few rows do not, because more rows bear rougher and narrower kernels."""
+        """The first of them, or the best of another kernel, or one that is narrower: small runs on several times the
+        rows see what exact fits do not, because more rows bear rougher and narrower kernels."""
         first = {each.fit.kernel: each for each in sorted(found[1:], key=lambda each: each.error, reverse=True)}
         kernels = {**first, found[0].fit.kernel: found[0]}.values()
         return self._narrowed([(each, step) for each in kernels for step in NARROWER])[0]
@@ -263,7 +263,8 @@ class KernelPilot:
         if self.sized:
             D = enough_features({each.D: each.error for each, _ in tried}, D, self.rows / trial.rows)
         if bits == AUTO:
-            bearable = bearable_in_run(trial, self.cut, self.rows, classes=True, given=False)
+            fitted = len(self._landmark_rows(recipe.scaling))
+            bearable = bearable_in_run(trial, fitted, self.rows, classes=True, given=False)
             bits = Rounding(map, D, self.rows if self.recipe.takes_wide else 0).cheapest(bearable)
         self.reporter.working(STAGE, 1.0)
         recipe = recipe.with_(ridge=ridge, bits=bits, D=D)
@@ -319,7 +320,7 @@ class KernelPilot:
 
     def _judged(self, recipe: Recipe, map: FeatureMap, cut: int, threads: Threads) -> Trial:
         """Fitted to the first ``cut`` rows."""
-        begun, rows = time.monotonic(), min(len(self.sample), LARGE_ROWS)
+        begun, rows = time.monotonic(), min(len(self.sample), TRIAL_ROWS)
         scaling = self.scaling(recipe.scaling)
         fitted = RidgeTrial(scaling, map, self.judge.coding, threads)
         path = fitted.fit(self.judge.rows.take(slice(0, cut)), TRIAL_RIDGES)
@@ -333,7 +334,7 @@ class KernelPilot:
     @cache  # noqa: B019
     def _landmark_rows(self, scaling: str) -> np.ndarray:
         """Scaled rows that trials with landmarks are fitted to."""
-        rows = min(len(self.sample), LARGE_ROWS)
+        rows = min(len(self.sample), TRIAL_ROWS)
         return self.scaling(scaling).transform(self.judge.rows.X[: rows - max(1, int(rows * VALIDATION))])
 
 
@@ -354,5 +355,5 @@ def kernel_work(rows: int, columns: int) -> float:
     values = MATRICES_OF_FEW * few * (few / 2 + min(judges, FEW_JUDGES))
     values += MATRICES_OF_MORE * more * (more / 2 + min(judges, MOST_JUDGES))
     tried = [D] if rows < MANY_ROWS else [D, *[FEW_FEATURES] * len(KERNELS) * len(NARROWER)]
-    trials = sum(min(rows, LARGE_ROWS) * D**2 + len(TRIAL_RIDGES) * D**3 / 2 for D in tried)
+    trials = sum(min(rows, TRIAL_ROWS) * D**2 + len(TRIAL_RIDGES) * D**3 / 2 for D in tried)
     return factors + values * (VALUE_COST + columns) + trials

@@ -27,6 +27,7 @@ from streamrf.training.pilot.choice import (
 
 EXACT_ROWS = (ROWS, 3000, 2000, 1500, 1000, 700, 500)
 TRIAL_FEATURES, FEW_FEATURES, TRIALS = 1024, 512, 9  # the last two: trials that judge kernels again
+TRIAL_ROWS = 12_000  # of trials with landmarks, at most
 FEATURES = (TRIAL_FEATURES, 512, 256)
 BINS = tuple(TRIAL_BYTES >> step for step in range(6))
 SAMPLES, FEWEST_SAMPLED = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125), 4000  # shares of the usual sample; rows
@@ -137,7 +138,7 @@ def _drawn_bytes(sizes: Sizes, rows: int) -> int:
 
 def landmark_bytes(sizes: Sizes, recipe: Recipe, rows: int, features: int, *, alone: bool) -> int:
     """Trials with so many landmarks: one, or side by side half and a quarter as many, or all that judge kernels."""
-    one = replace(sizes, threads=1)
+    one, rows = replace(sizes, threads=1), min(rows, TRIAL_ROWS)
     each = [trial_bytes(one, recipe.with_(D=features >> step), rows) for step in range(3)]
     few = trial_bytes(one, recipe.with_(D=min(features, FEW_FEATURES)), rows)
     return each[0] if alone else max(sum(each), min(sizes.threads, TRIALS) * few)

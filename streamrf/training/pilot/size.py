@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 PRODUCTS_A_SECOND = 1e11  # of a machine of two modest cores
-SECONDS, AT_ROWS = 20.0, 50_000  # of the sums and the solution; beyond, it grows with the root of the rows
-LEAST_SECONDS, MOST_SECONDS = 3.0, 600.0
+SECONDS, AT_ROWS = 8.0, 50_000  # of the sums and the solution; beyond, it grows with the root of the rows
+LEAST_SECONDS, MOST_SECONDS = 1.0, 600.0
 MAP_COST, SOLVES, FACTOR_COST = 4.0, 10, 0.5  # products of a value of the kernel; factorisations; of a product in one
 FEWEST, MOST, STEP = 512, 16_384, 128
 BUDGET_SHARE = 0.5  # of a run that is not spent in the pilot and on random binning
