@@ -32,7 +32,7 @@ class PlainReporter(Reporter):
     ) -> None:
         self.verbose, self._words, self._stream = verbose, words, stream
         self._what, self._begun, self._error_so_far = "", 0.0, ""
-        self._trials = 0
+        self._trials, self._plan = 0, ("", 0, 0)  # solver, passes and memory that were shown
 
     # -- sentences
 
@@ -44,6 +44,11 @@ class PlainReporter(Reporter):
             self.note(text)
 
     def planned(self, plan: Any) -> None:
+        """A plan is made again as more becomes known; one that asks for no more than the last says nothing new."""
+        solver, passes, most = self._plan
+        if (plan.solver, plan.passes) == (solver, passes) and plan.projected <= most:
+            return
+        self._plan = plan.solver, plan.passes, plan.projected
         self._say(
             f"plan: {plan.solver}, {plan.passes} pass{'es' if plan.passes > 1 else ''} over the data, projected memory"
             f" {format_bytes(plan.projected)} of a budget of {format_bytes(plan.budget)}"
@@ -98,7 +103,8 @@ class PlainReporter(Reporter):
         """The last line is printed already."""
 
     def advanced(self, done: int, checkpoint_age: float | None) -> None:
-        complete, self._done = done == self._rows != self._done, done
+        repeats = self._what[-1:].isdigit() and not self.verbose  # steps of a solver, each a pass
+        complete, self._done = done == self._rows != self._done and not repeats, done
         if time.monotonic() - self._said >= PLAIN_EVERY or complete:
             self._said = time.monotonic()
             self._say(f"{self._what}: {self._of_rows(done, checkpoint_age)}")

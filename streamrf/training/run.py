@@ -275,7 +275,7 @@ class Training:
             check_free_space(self.settings.keeps, plan.bytes["statistics"])
         plan = on_workers(plan)
         if plan.cache:
-            self.reporter.note(plan.cache.why)
+            self.reporter.detail(plan.cache.why)
         return plan
 
     def identity(self) -> dict[str, Any]:
