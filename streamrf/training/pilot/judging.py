@@ -28,6 +28,8 @@ FAR_SQUARED, MOST_CLIPPED = 30.0, 0.005  # in deviations; and the share of rows 
 FAR_ROBUST, FAR_RESIDUAL = 10.0, 3.0
 NEWTON_STEPS, SHORTENINGS = 8, 6
 ROBUST = ("huber", "quantile")
+SET_THEM = "set `scaling`, `kernel` and `length_scale` yourself, or train on more rows"  # where rows are too few
+MORE_ROWS = "more rows would tell"
 
 
 @dataclass(frozen=True)
@@ -243,14 +245,12 @@ class Certainty:
             return f"pilot: the rows that judge cannot tell the first {close} trials apart ({apart})"
         return f"pilot: {_pair(best)} is best, by {gap:.1f} standard errors before {_pair(next_best)}"
 
-    def warning(self) -> str:
+    def warning(self, cure: str = SET_THEM) -> str:
         """Nothing, unless rows are too few for differences that would matter."""
         if min(self.gaps) >= SURE or self.one <= MATTERS * self.best.error:
             return ""
-        return (
-            f"the rows that judge the pilot's trials are too few to tell the first {1 + len(self.others)} apart: set"
-            " `scaling`, `kernel` and `length_scale` yourself, or train on more rows"
-        )
+        few = f"too few to tell the first {1 + len(self.others)} apart"
+        return f"the rows that judge the pilot's trials are {few}: {cure}"
 
     def to_json(self) -> dict[str, Any]:
         return {

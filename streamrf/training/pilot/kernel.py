@@ -42,7 +42,7 @@ from streamrf.solvers.ridge import RidgeTrial
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
 from streamrf.training.pilot.choice import MOST_SHOWN, RIDGES, Choice, Trial
-from streamrf.training.pilot.judging import Certainty, judge_of
+from streamrf.training.pilot.judging import MORE_ROWS, SET_THEM, Certainty, judge_of
 from streamrf.training.pilot.log import TrialLog
 from streamrf.training.pilot.metric import describe, forms_for
 from streamrf.training.pilot.precision import Rounding, bearable_in_run
@@ -278,7 +278,10 @@ class KernelPilot:
             self.reporter.detail(self.certainty.sentence())
         given = self.recipe.length_scale is not None
         end = "" if given else at_an_end(best.fit.length_scale, self._widths_of(best))
-        warnings = [text for text in (self.certainty.warning() if self.certainty else "", end) if text]
+        unsure = ""
+        if self.certainty is not None:  # a kernel that is set would leave the other members of a blend out
+            unsure = self.certainty.warning(MORE_ROWS if self.sized else SET_THEM)
+        warnings = [text for text in (unsure, end) if text]
         return {**notes, "warnings": warnings} if warnings else notes
 
     def _asked(self, found: Candidate) -> tuple[Recipe, np.ndarray | None]:
