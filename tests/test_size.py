@@ -11,7 +11,15 @@ from streamrf.recipe import Recipe
 from streamrf.statistics.calibration import fit_calibration
 from streamrf.statistics.scores import bent
 from streamrf.support.errors import InputError
-from streamrf.training.pilot.size import affordable_features, default_seconds, enough_features, fewest_features
+from streamrf.training.pilot.size import (
+    Curve,
+    affordable_features,
+    budget_for,
+    default_seconds,
+    enough_features,
+    fewest_features,
+    larger_budget,
+)
 from streamrf.training.plan import estimate_run, least_plan, likely_targets, plan_run
 
 
@@ -39,6 +47,29 @@ def test_features_are_no_more_than_rows_bear_and_fewer_for_longer_tables():
     assert found == sorted(found, reverse=True)
     assert default_seconds(50_000) == 8
     assert default_seconds(200_000) == 16
+
+
+def test_a_budget_buys_the_features_that_it_is_for():
+    for features in (1024, 4096):
+        assert affordable_features(36_000, 8, budget_for(features, 36_000, 8) + 1) >= features
+    assert affordable_features(36_000, 8, budget_for(4096, 36_000, 8) / 2) < 4096
+
+
+def test_the_curve_of_errors_falls_as_trials_do():
+    halved = Curve.of({256: 0.4, 512: 0.2, 1024: 0.1}, 1.0)
+    assert halved.fall(1024, 2048) == pytest.approx(0.5)
+    assert halved.fall(2048, 4096) == pytest.approx(0.5)
+    assert Curve.of({256: 0.1, 512: 0.1, 1024: 0.1}, 1.0).fall(1024, 2048) == 0
+
+
+def test_what_more_time_would_bring_is_said_where_it_is_much():
+    falling, flat = {256: 0.4, 512: 0.2, 1024: 0.1}, {256: 0.1, 512: 0.1, 1024: 0.1}
+    told = larger_budget(falling, 3000, 36_000, 8, 1.0)["larger_budget"]
+    assert told["features"] == 6000
+    assert 0.4 < told["fall"] < 0.6
+    assert affordable_features(36_000, 8, told["seconds"]) >= 6000 - 128
+    assert not larger_budget(flat, 3000, 36_000, 8, 1.0)
+    assert not larger_budget(falling, 3000, 4_500, 8, 1.0)  # rows bear no more
 
 
 def test_features_that_bring_nothing_are_left_out():

@@ -29,6 +29,7 @@ def show(report: dict[str, Any], *, verbose: bool = False, warned: bool = False)
         *_map(report),
         *([("lambda", f"{report['chosen']['ridge']:.3g}")] if "ridge" in report["chosen"] and has_kernel else []),
         *(learning_rows(report["learning"]) if has_kernel else []),
+        *(_larger_budget(report.get("larger_budget")) if has_kernel else []),
         ("time", ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())),
         ("memory", f"peak {format_bytes(memory['peak'])}, projected {format_bytes(memory['projected'])},"
                    f" budget {format_bytes(memory['budget'])}"),
@@ -56,6 +57,13 @@ def _holdout(found: dict[str, Any], verbose: bool) -> Lines:
 def _figure(name: str, found: dict[str, Any]) -> str:
     ends = (found.get("interval") or {}).get(name)
     return f"{found[name]:.5g}" + (f" [{ends[0]:.5g}, {ends[1]:.5g}]" if ends else "")
+
+
+def _larger_budget(found: dict[str, Any] | None) -> Lines:
+    if not found:
+        return []
+    buys = f"`budget='{found['seconds']:.0f}s'` buys {format_count(found['features'])} landmarks"
+    return [("more time", in_flags(f"{buys}; by the trials their error falls by {found['fall']:.0%}"))]
 
 
 def _cross_validation(found: dict[str, Any] | None) -> Lines:

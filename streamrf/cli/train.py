@@ -156,7 +156,8 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
         "memory": {"projected": result.plan.projected, "peak": memory.peak(), "budget": result.plan.budget},
         "holdout": metadata["holdout"], "cross_validation": metadata.get("cross_validation"),
         "warnings": metadata["warnings"], "binning": metadata.get("binning"), "learning": metadata.get("learning"),
-        "members": metadata.get("members"), "trees": metadata.get("trees"), "dropped": metadata["dropped"],
+        "larger_budget": metadata.get("larger_budget"), "members": metadata.get("members"),
+        "trees": metadata.get("trees"), "dropped": metadata["dropped"],
         **({"lambda_by_output": metadata["lambda_by_output"]} if "lambda_by_output" in metadata else {}),
         "statistics_digest": metadata["statistics_digest"],
     }  # fmt: skip

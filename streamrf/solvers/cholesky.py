@@ -17,7 +17,7 @@ from streamrf.features.targets import DIGITS, TargetCoding
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Solver
 from streamrf.solvers.judging import Unseen, as_read, by_role, calibrate, judge, shares, weighed
-from streamrf.solvers.lambda_path import RAISE_D, FoldPath, HoldoutPath, LambdaWalk, more_features
+from streamrf.solvers.lambda_path import MORE_TIME, RAISE_D, FoldPath, HoldoutPath, LambdaWalk
 from streamrf.solvers.plan import (
     FEW_ROWS,
     HOLDOUT_ROWS,
@@ -236,7 +236,7 @@ class Cholesky(Solver):
         sized = self.run.stacked or asked in (ANY, BLEND)
         if self.ridge_given or (sized and FEW_FEATURES * self.run.plan.sizes.rows < D):
             return []
-        return path.at_an_end(more_features(BLEND if self.run.stacked else self.recipe.map, D) if sized else RAISE_D)
+        return path.at_an_end(MORE_TIME if sized else RAISE_D)
 
     def _path(self, gram: GramState, holdout: Block) -> HoldoutPath:
         X = self.pipeline.scaled(holdout.X)

@@ -31,12 +31,8 @@ from streamrf.support.threads import Threads
 RIDGE_LIMITS = (1e-16, 1e2)
 HAIR = 1e-4  # a smaller share of the error is no reason to move on
 RAISE_D = "raise `D`"  # what to do about too few features
+MORE_TIME = "give it a larger `budget`"  # where that says how many features there are
 FLAT = 0.01  # a smaller one is no reason not to look the other way too
-
-
-def more_features(map: str, D: int) -> str:
-    """What to do about too few features of a map that the pilot chose with their number."""
-    return f"set `map` to {map} and `D` to more than {D:,}"
 
 
 class LambdaWalk(ABC):

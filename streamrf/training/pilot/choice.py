@@ -77,7 +77,7 @@ class Choice:
 
 RIDGES = tuple(10.0**e for e in range(-10, 0))
 SMALL_D, SMALL_ROWS = 512, 8000
-FINALISTS = 3
+FINALISTS = 2
 WIDTHS = 4  # that a search usually tries
 SCANNED, SCAN_STEP = 8, 2**0.25  # widths on either side, where few features make the error jump from one to the next
 MOST_SHOWN = 0.98  # of the bar, while trials go on

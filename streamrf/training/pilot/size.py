@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 PRODUCTS_A_SECOND = 1e11  # of a machine of two modest cores
@@ -13,6 +16,8 @@ BUDGET_SHARE = 0.5  # of a run that is not spent in the pilot and on random binn
 RATIOS, HAIR = (0.3, 0.9), 0.01  # of what a doubling brings; and of the error, which is not worth twice the features
 ROWS_A_FEATURE = 1.5  # no more features than rows bear
 TRIED = 1024  # features of the largest trial, which may be enough
+LARGER_BUDGET = "larger_budget"  # the note that says what more time would bring
+WORTH_SAYING, FEWEST_MORE = 0.1, 1.5  # share of the error; and times the features
 
 
 def default_seconds(rows: int) -> float:
@@ -24,11 +29,63 @@ def default_seconds(rows: int) -> float:
 def affordable_features(rows: int, columns: int, budget: float | None = None) -> int:
     """The most features whose sums and solution fit the time of a run; ``budget`` is that of the whole run."""
     seconds = default_seconds(rows) if budget is None else max(LEAST_SECONDS, BUDGET_SHARE * budget)
-    room = seconds * PRODUCTS_A_SECOND
-    most = int(np.clip(rows / ROWS_A_FEATURE, 1, MOST))
     sizes = np.arange(FEWEST, MOST + 1, STEP, dtype=np.float64)
-    work = rows * sizes * (sizes + MAP_COST * columns) + SOLVES * FACTOR_COST * sizes**3
-    return min(most, int(sizes[work <= room].max(initial=FEWEST)))
+    fit = _products(rows, columns, sizes) <= seconds * PRODUCTS_A_SECOND
+    return min(most_features(rows), int(sizes[fit].max(initial=FEWEST)))
+
+
+def most_features(rows: int) -> int:
+    """That so many rows bear."""
+    return int(np.clip(rows / ROWS_A_FEATURE, 1, MOST))
+
+
+def budget_for(features: int, rows: int, columns: int) -> float:
+    """Seconds of a run that buys so many features."""
+    return float(_products(rows, columns, float(features)) / PRODUCTS_A_SECOND / BUDGET_SHARE)
+
+
+def larger_budget(errors: dict[int, float], features: int, rows: int, columns: int, ratio: float) -> dict[str, Any]:
+    """A note of what twice the features would cost and bring; none where rows do not bear them, or the gain is small."""
+    more = min(2 * features, most_features(rows))
+    if len(errors) < 3 or more < FEWEST_MORE * features:
+        return {}
+    fall = Curve.of(errors, ratio).fall(features, more)
+    seconds = 10 * np.ceil(budget_for(more, rows, columns) / 10)
+    return {LARGER_BUDGET: {"seconds": float(seconds), "features": more, "fall": fall}} if fall >= WORTH_SAYING else {}
+
+
+def _products(rows: int, columns: int, features: Any) -> Any:
+    """Of the sums and the solution."""
+    return rows * features * (features + MAP_COST * columns) + SOLVES * FACTOR_COST * features**3
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How errors fall with features: every doubling is taken to bring a share of what the one before brought, as the
+    last two of three trials that double show it."""
+
+    size: float  # features of the largest trial, times the root of how many more rows the run has
+    error: float
+    gain: float  # of the next doubling
+    ratio: float
+
+    @classmethod
+    def of(cls, errors: dict[int, float], rows: float) -> Curve:
+        sizes = sorted(errors)[-3:]
+        first, second, last = (errors[size] for size in sizes)
+        ratio = float(np.clip((second - last) / max(first - second, 1e-300), *RATIOS))
+        return cls(sizes[-1] * max(rows, 1.0) ** 0.5, last, max(second - last, 0.0) * ratio, ratio)
+
+    def left(self, features: float) -> float:
+        """What still more features would take off the error."""
+        doublings = max(np.log2(features / self.size), 0.0)
+        return float(self.gain / (1 - self.ratio) * self.ratio**doublings)
+
+    def fall(self, fewer: int, more: int) -> float:
+        """The share of the error that more features would take off."""
+        left = self.left(fewer)
+        error = self.error - self.left(self.size) + left
+        return (left - self.left(more)) / error if error > 0 else 0.0
 
 
 def fewest_features(most: int, rows: float) -> int:
@@ -38,16 +95,10 @@ def fewest_features(most: int, rows: float) -> int:
 
 def enough_features(errors: dict[int, float], most: int, rows: float) -> int:
     """The fewest features, up to ``most``, whose error is within a hair of that of the most; ``errors`` are of trials
-    that double, and ``rows`` says how many times more rows the run has than they had.
-
-    Every doubling is taken to bring a share of what the one before brought, as the last two trials show it.
-    """
-    sizes = sorted(errors)
-    if most <= sizes[-1] or len(sizes) < 3:
+    that double, and ``rows`` says how many times more rows the run has than they had."""
+    if most <= max(errors) or len(errors) < 3:
         return most
-    first, second, last = (errors[size] for size in sizes[-3:])
-    gain, ratio = second - last, np.clip((second - last) / max(first - second, 1e-300), *RATIOS)
-    left, size = max(gain, 0.0) * ratio / (1 - ratio), float(sizes[-1])
-    while size < most and left > HAIR * last:
-        size, left = 2 * size, left * ratio
-    return int(min(most, STEP * np.ceil(size * max(rows, 1.0) ** 0.5 / STEP)))
+    curve, doublings = Curve.of(errors, rows), 0
+    while max(errors) * 2**doublings < most and curve.left(curve.size * 2**doublings) > HAIR * curve.error:
+        doublings += 1
+    return int(min(most, STEP * np.ceil(curve.size * 2**doublings / STEP)))
