@@ -45,7 +45,7 @@ def budget_for(features: int, rows: int, columns: int) -> float:
 
 
 def larger_budget(errors: dict[int, float], features: int, rows: int, columns: int, ratio: float) -> dict[str, Any]:
-    """A note of what twice the features would cost and bring; none where rows do not bear them, or the gain is small."""
+    """A note of what twice the features would cost and bring; none where rows bear no more or the gain is small."""
     more = min(2 * features, most_features(rows))
     if len(errors) < 3 or more < FEWEST_MORE * features:
         return {}
