@@ -24,6 +24,11 @@ def inner_kernel(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
+def dividing_kernel(function: Callable[..., Any]) -> Any:
+    """The same, where nothing is divided by zero: nobody asks whether it is, so several are divided at once."""
+    return njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")(function)
+
+
 def is_cached(function: Callable[..., Any]) -> bool:
     """Whether numba's cache has a kernel as its file is now, for some types and some CPU."""
     written: Any = inspect.unwrap(function)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamrf.features.trees.cuts import add_gains, count_rows, grow_below, split
 from streamrf.features.trees.forest import Cells, best_nodes, cells_of_heap
-from streamrf.features.trees.growth import MOST_ROWS, add_gains, bits_for, pack, split
+from streamrf.features.trees.growth import MOST_ROWS, bits_for, pack
 from streamrf.features.trees.lines import CODES, Lines
-from streamrf.features.trees.nodes import count_rows, grow_below
 from streamrf.features.trees.scores import CLASSES, RIDGE, SQUARES, Rows
 from streamrf.support.threads import ALONE, Threads
 
@@ -20,6 +20,7 @@ DEPTHS = {SQUARES: (4, 10, 30), CLASSES: (4, 8, 100)}  # least and most, and row
 FREE_DEPTH = 12  # of trees whose nodes have cuts of their own
 LEAST = {SQUARES: 5, CLASSES: 20}  # rows of their leaves, at least
 SMALL_WORK = 1 << 17  # rows times lines: so little is done sooner by one thread than it is handed to several
+FEW = 0.3  # of a line's bins: nodes of fewer rows have no table of all of them
 TOP = 2  # depth from which on the parts of a tree are grown by threads of their own
 MIXTURES = 4  # of outputs that choose the cells, where there are more outputs
 
@@ -60,13 +61,15 @@ class Cutting:
     def symmetric(self, slopes: np.ndarray) -> Cells:
         """One cut at each depth, the best of all once those before it are made."""
         packed = self._packed(slopes, ROWS_A_SYMMETRIC_TREE)
-        cells, chosen, cuts = np.zeros(len(packed.drawn), np.uint16), [], []
+        depth, chosen, cuts = depth_for(len(self.rows), self.loss), [], []
+        order, spare, starts = packed.drawn.copy(), np.empty_like(packed.drawn), np.zeros((1 << depth) + 1, np.int64)
+        starts[1] = len(order)
         nothing = self._no_gains(packed.lines)
-        for level in range(depth_for(len(self.rows), self.loss)):
+        for level in range(depth):
             gains = nothing.copy()
-            self._add_gains(packed, cells, 1 << level, gains)
+            self._add_gains(packed, order, starts, 1 << level, gains)
             column, cut = divmod(int(gains.argmax()), gains.shape[1])
-            split(self.rows.codes[column], cut, packed.drawn, cells)
+            split(self.rows.codes[column], cut, 1 << level, order, spare, starts)
             chosen.append(column)
             cuts.append(cut)
         return Cells(np.array(chosen, np.int32), np.array(cuts, np.int32))
@@ -119,13 +122,16 @@ class Cutting:
             gains[lines.singles[line][lines.singles[line] >= 0], 0] = 0
         return gains
 
-    def _add_gains(self, packed: Packed, cells: np.ndarray, many: int, gains: np.ndarray) -> None:
-        lines, drawn = self.lines, packed.drawn
+    def _add_gains(
+        self, packed: Packed, order: np.ndarray, starts: np.ndarray, many: int, gains: np.ndarray
+    ) -> None:  # fmt: skip
+        lines, words = self.lines, packed.words[:, order]
 
         def part(mine: np.ndarray) -> None:
-            about = (lines.codes, mine, lines.widths, lines.columns, lines.singles, drawn, cells)
-            for word in packed.words:
-                add_gains(*about, word, many, RIDGE * packed.units, gains)
+            about = (lines.codes, mine, lines.widths, lines.columns, lines.singles, order, starts, many)
+            table, _, sides, each, whole = _rooms_of_lines(1)
+            for word in words:
+                add_gains(*about, word, RIDGE * packed.units, gains, table[0], sides, each, whole)
 
         self.threads.each(part, self._parts(packed.lines))
 
@@ -133,11 +139,12 @@ class Cutting:
         """The top by one thread, with the histogram of all rows made by all; then what is below it side by side."""
         lines, drawn, words = self.lines, packed.drawn, packed.words
         offsets = lines.offsets(packed.lines)
-        shape, least, narrow = (len(words), offsets[-1]), LEAST[self.loss], np.empty_like(gains)
+        shape, least, narrow = (len(words), int(offsets[-1])), LEAST[self.loss], np.empty_like(gains)
+        few = max(2 * least - 1, int(FEW * offsets[-1]) // len(packed.lines))
         order, spare = drawn.copy(), np.empty_like(drawn)
         known = (
             lines.by_row, self.rows.codes, packed.lines, offsets, lines.columns, lines.singles, words, order, spare,
-            RIDGE * packed.units, float(least * packed.units), 2 * least,
+            RIDGE * packed.units, least * packed.units, 2 * least, few,
         )  # fmt: skip
         top = FREE_DEPTH if self.threads.count == 1 else TOP
         parts = 0 if top == FREE_DEPTH else 1 << TOP
@@ -145,7 +152,7 @@ class Cutting:
         root = np.zeros((top + 2, *shape), np.int64)
 
         def count(places: np.ndarray) -> None:
-            count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, root[0])
+            count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, 1, root[0])
 
         self.threads.each(count, np.array_split(np.arange(len(packed.lines)), self.threads.count))
         grow_below(0, 0, top, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, below, *_rooms(root))
@@ -162,8 +169,13 @@ class Cutting:
         self.threads.each(grow, [part for part in range(parts) if np.ptp(ends[parts - 1 + part]) >= 2 * least])
 
 
-def _rooms(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the loop works with: nodes that wait, tables that are free, and sums of a node."""
-    shape = (len(tables), 5), len(tables), (3, tables.shape[1])
-    waiting, free, sums = (np.empty(each, np.int64) for each in shape)
-    return waiting, free, sums
+def _rooms(tables: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What the loop works with: nodes that wait, tables that are free, marks of bins, and what a line needs."""
+    waiting, free = np.empty((len(tables), 5), np.int64), np.empty(len(tables), np.int64)
+    return waiting, free, np.zeros(CODES // 64, np.uint64), *_rooms_of_lines(tables.shape[1])
+
+
+def _rooms_of_lines(outputs: int) -> tuple[np.ndarray, ...]:
+    """A table of one line, its bins, their sums, their gains, and sums of all rows."""
+    table, sides = np.zeros((outputs, CODES), np.int64), np.empty((outputs, CODES), np.int64)
+    return table, np.empty(CODES, np.uint32), sides, np.empty(CODES), np.empty(outputs, np.int64)

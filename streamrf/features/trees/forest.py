@@ -23,6 +23,17 @@ class Cells:
     def leaves(self) -> int:
         return 1 << len(self.columns) if self.children is None else len(self.columns) + 1
 
+    @property
+    def steps(self) -> np.ndarray:
+        """(nodes + leaves, 4) uint32 of a tree with children: column, cut and where a row goes on either side; leaves
+        lead to themselves."""
+        assert self.children is not None
+        nodes = np.arange(2 * len(self.columns) + 1, dtype=np.uint32)
+        found = np.stack([np.zeros_like(nodes), np.full_like(nodes, NEVER), nodes, nodes], axis=1)
+        inner = found[: len(self.columns)]
+        inner[:, 0], inner[:, 1], inner[:, 2:] = self.columns, self.cuts, self.children
+        return found
+
 
 @dataclass
 class Forest:
@@ -60,18 +71,27 @@ class Forest:
 
 def best_nodes(columns: np.ndarray, gains: np.ndarray, most: int) -> np.ndarray:
     """Nodes of a heap (column -1: not cut) that stay if cuts are made one by one, the largest gain first, until there
-    are ``most`` leaves; in rising order."""
+    are ``most`` leaves; in rising order. These are nodes whose path gains most at its narrowest; only among those that
+    are as narrow as the last one has the order to be followed."""
     cut = np.flatnonzero(columns >= 0)
     if len(cut) < most:
         return cut
-    falls = dict(zip(cut.tolist(), (-gains[cut]).tolist(), strict=True))
-    waiting, kept = [(falls[0], 0)], list[int]()
+    narrow, first = np.where(columns >= 0, gains, -np.inf), 1
+    while first < len(columns):
+        np.minimum(
+            narrow[first : 2 * first + 1], np.repeat(narrow[first // 2 : first], 2), narrow[first : 2 * first + 1]
+        )
+        first = 2 * first + 1
+    edge = np.partition(narrow, 1 - most)[1 - most]
+    kept = np.flatnonzero(narrow > edge).tolist()
+    waiting = [(-gains[i], i) for i in np.flatnonzero(narrow == edge).tolist() if not i or narrow[(i - 1) // 2] > edge]
+    heapq.heapify(waiting)
     while len(kept) < most - 1:
         node = heapq.heappop(waiting)[1]
         kept.append(node)
         for child in (2 * node + 1, 2 * node + 2):
-            if child in falls:
-                heapq.heappush(waiting, (falls[child], child))
+            if child < len(columns) and columns[child] >= 0:
+                heapq.heappush(waiting, (-gains[child], child))
     return np.sort(np.array(kept))
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamrf.features.trees.forest import Cells
-from streamrf.features.trees.growth import leaf_sums, leaves, move, to_probabilities
-from streamrf.features.trees.nodes import reach
+from streamrf.features.trees.growth import leaf_sums, leaves, move, reach, to_probabilities
 from streamrf.support.threads import Threads
 
 SQUARES, CLASSES = "squares", "classes"  # what is minimised: squared errors, or the log loss of classes
@@ -70,11 +69,10 @@ class Scores:
     def _expected(self, start: int, stop: int) -> np.ndarray:
         if self.of == SQUARES:
             return self.scores[start:stop]
-        self.threads.each(
-            lambda piece: to_probabilities(self.scores, start + piece[0], start + piece[1], self.probabilities),
-            self._pieces(stop - start),
-        )
-        return self.probabilities[start:stop]
+        scores, found = self.scores[start:stop], self.probabilities[start:stop]
+        pieces = [slice(*piece) for piece in self._pieces(len(found))]
+        self.threads.each(lambda piece: to_probabilities(scores[piece], found[piece].reshape(-1)), pieces)
+        return found
 
     def derivatives(self, fitted: int) -> tuple[np.ndarray, np.ndarray]:
         """Of the loss of the rows to fit: downhill, and how it curves."""
@@ -90,9 +88,8 @@ class Scores:
         if cells.children is None:
             self.threads.each(lambda piece: leaves(codes, cells.columns, cells.cuts, *piece, leaf), pieces)
         else:
-            self.threads.each(
-                lambda piece: reach(codes, cells.columns, cells.cuts, cells.children, *piece, leaf), pieces
-            )
+            steps = cells.steps
+            self.threads.each(lambda piece: reach(codes, steps, *piece, leaf), pieces)
         fitted = self._pieces(count)
         sums = np.zeros((len(fitted), cells.leaves, 2, slopes.shape[1]))
         curves = np.ascontiguousarray(curves)
