@@ -19,7 +19,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from streamrf.features.trees.growth import COUNT_BITS
-from streamrf.support.compiled import dividing_kernel, inner_kernel, kernel
+from streamrf.support.compiled import inlined_kernel, kernel
 
 
 @kernel
@@ -47,7 +47,7 @@ def _lowest(typing: Any, word: Any) -> Any:
     return types.uint64(types.uint64), code
 
 
-@inner_kernel
+@inlined_kernel
 def _bins_of_table(table: np.ndarray, first: int, width: int, bins: np.ndarray) -> int:
     """Bins of one line that are not empty, in rising order, and how many these are."""
     count = 0
@@ -60,7 +60,7 @@ def _bins_of_table(table: np.ndarray, first: int, width: int, bins: np.ndarray) 
     return count
 
 
-@inner_kernel
+@inlined_kernel
 def _bins_of_rows(
     codes: np.ndarray, line: int, rows: np.ndarray, start: int, end: int, words: np.ndarray, marks: np.ndarray,
     table: np.ndarray, bins: np.ndarray,
@@ -83,17 +83,19 @@ def _bins_of_rows(
     return count
 
 
-@inner_kernel
-def _add_up(table: np.ndarray, bins: np.ndarray, count: int, sides: np.ndarray) -> None:
-    """Sums (k, count) up to and with each of some bins."""
+@inlined_kernel
+def _add_up(table: np.ndarray, bins: np.ndarray, count: int, keep: bool, sides: np.ndarray) -> None:
+    """Sums (k, count) up to and with each of some bins, which are emptied unless they are kept."""
     for k in range(table.shape[0]):
         left = np.int64(0)
         for j in range(count):
-            left += table[k, bins[j]]
+            word = table[k, bins[j]]
+            table[k, bins[j]] = word if keep else 0
+            left += word
             sides[k, j] = left
 
 
-@dividing_kernel
+@inlined_kernel
 def _gains(sides: np.ndarray, count: int, whole: np.ndarray, ridge: float, least: int, gains: np.ndarray) -> None:
     """Of parting a node with these sums in two: what both sides explain of the gradients; negative where one has too
     few rows. ``sides`` are sums of one side."""
@@ -110,14 +112,7 @@ def _gains(sides: np.ndarray, count: int, whole: np.ndarray, ridge: float, least
             gains[j] = -1.0 if min(near, far) < least else gain
 
 
-@inner_kernel
-def _clear(table: np.ndarray, bins: np.ndarray, count: int) -> None:
-    for k in range(table.shape[0]):
-        for j in range(count):
-            table[k, bins[j]] = 0
-
-
-@inner_kernel
+@inlined_kernel
 def _rest(sides: np.ndarray, count: int, whole: np.ndarray) -> None:
     """Make sums up to each bin those of all bins but this."""
     for k in range(len(whole)):
@@ -125,7 +120,7 @@ def _rest(sides: np.ndarray, count: int, whole: np.ndarray) -> None:
             sides[k, j] = whole[k] - sides[k, j] + (sides[k, j - 1] if j else 0)
 
 
-@inner_kernel
+@inlined_kernel
 def _best_cut(
     codes: np.ndarray, lines: np.ndarray, offsets: np.ndarray, columns: np.ndarray, singles: np.ndarray,
     words: np.ndarray, rows: np.ndarray, start: int, end: int, full: bool, table: np.ndarray, ridge: float, least: int,
@@ -142,9 +137,7 @@ def _best_cut(
         else:
             of = one
             count = _bins_of_rows(codes, line, rows, start, end, words, marks, one, bins)
-        _add_up(of, bins, count, sides)
-        if not full:
-            _clear(one, bins, count)
+        _add_up(of, bins, count, full, sides)
         if c == 0:
             for k in range(len(whole)):
                 whole[k] = sides[k, count - 1] if count else 0
@@ -164,9 +157,12 @@ def _best_cut(
     return best - nothing, column, cut
 
 
-@inner_kernel
+@inlined_kernel
 def _leads(gain: float, leading: np.ndarray) -> bool:
-    """Whether it is one of the largest gains so far, which ``leading`` has in rising order, or as large."""
+    """Whether it is one of the largest gains so far, which ``leading`` has in rising order, or as large; always if it
+    has no room for any."""
+    if len(leading) == 0:
+        return True
     if gain < leading[0]:
         return False
     at = 0
@@ -177,12 +173,12 @@ def _leads(gain: float, leading: np.ndarray) -> bool:
     return True
 
 
-@inner_kernel
+@inlined_kernel
 def _wait(waiting: np.ndarray, at: int, node: int, level: int, start: int, end: int, table: int) -> None:
     waiting[at, 0], waiting[at, 1], waiting[at, 2], waiting[at, 3], waiting[at, 4] = node, level, start, end, table
 
 
-@inner_kernel
+@inlined_kernel
 def _part(line: np.ndarray, cut: int, order: np.ndarray, start: int, end: int, spare: np.ndarray) -> int:
     """Put rows up to a cut before those beyond it, both in their order; where these begin. No row is guessed at."""
     middle, others = start, start
@@ -197,15 +193,12 @@ def _part(line: np.ndarray, cut: int, order: np.ndarray, start: int, end: int, s
     return middle
 
 
-@inner_kernel
-def _move(tables: np.ndarray, of: int, others: np.ndarray, to: int, sign: int) -> None:
-    """Copy one histogram (1), make it zero (0), or take it off another (-1)."""
+@inlined_kernel
+def _take_off(tables: np.ndarray, of: int, other: int) -> None:
+    """One histogram off another, or off itself, which makes it empty."""
     for k in range(tables.shape[1]):
         for at in range(tables.shape[2]):
-            if sign < 0:
-                others[to, k, at] -= tables[of, k, at]
-            else:
-                others[to, k, at] = sign * tables[of, k, at]
+            tables[other, k, at] -= tables[of, k, at]
 
 
 @kernel
@@ -221,7 +214,7 @@ def split(line: np.ndarray, cut: int, many: int, order: np.ndarray, spare: np.nd
 @kernel
 def add_gains(
     codes: np.ndarray, lines: np.ndarray, widths: np.ndarray, columns: np.ndarray, singles: np.ndarray,
-    order: np.ndarray, starts: np.ndarray, many: int, words: np.ndarray, ridge: float, gains: np.ndarray,
+    order: np.ndarray, starts: np.ndarray, many: int, words: np.ndarray, ridge: float, least: int, gains: np.ndarray,
     table: np.ndarray, sides: np.ndarray, each: np.ndarray, whole: np.ndarray,
 ) -> None:  # fmt: skip
     """What each cut of some lines would explain of the gradients: ``gains[column, cut]`` grows by the sum over ``many``
@@ -242,7 +235,7 @@ def add_gains(
             for levels in range(2 if singles[line, 1] >= 0 else 1):
                 if levels:
                     _rest(sides, width, whole)
-                _gains(sides, width, whole, ridge, 0, each)
+                _gains(sides, width, whole, ridge, least, each)
                 if not levels:
                     for code in range(width - 1):
                         gains[column, code] += each[code]
@@ -254,35 +247,34 @@ def add_gains(
 
 @kernel
 def grow_below(
-    node: int, level: int, stop: int, start: int, end: int, codes: np.ndarray, every: np.ndarray, lines: np.ndarray,
-    offsets: np.ndarray, columns: np.ndarray, singles: np.ndarray, words: np.ndarray, order: np.ndarray,
-    spare: np.ndarray, ridge: float, least: int, fewest: int, few: int, tables: np.ndarray, found: np.ndarray,
-    gains: np.ndarray, narrow: np.ndarray, leading: np.ndarray, ends: np.ndarray, below: np.ndarray,
+    node: int, level: int, stop: int, last: bool, start: int, end: int, codes: np.ndarray, every: np.ndarray,
+    lines: np.ndarray, offsets: np.ndarray, columns: np.ndarray, singles: np.ndarray, words: np.ndarray,
+    order: np.ndarray, spare: np.ndarray, ridge: float, least: int, fewest: int, few: int, tables: np.ndarray,
+    found: np.ndarray, gains: np.ndarray, narrow: np.ndarray, leading: np.ndarray, ends: np.ndarray,
     waiting: np.ndarray, free: np.ndarray, marks: np.ndarray, one: np.ndarray, bins: np.ndarray, sides: np.ndarray,
     each: np.ndarray, whole: np.ndarray,
 ) -> None:  # fmt: skip
     """The cuts (column, cut) of a node and of those below it, above depth ``stop``. Its rows are ``order[start:end]``,
-    which are parted on the way, and ``tables[0]`` is its histogram, if it has more than a ``few`` rows. Nodes at
-    ``stop`` leave where their rows are in ``ends``, and their histograms in ``below`` where there is room for any.
-    ``every`` has columns by rows; fewer rows than ``fewest`` are not parted. A tree of few leaves keeps the nodes whose
-    path gains most at its narrowest, which is ``narrow`` of each node: below a node that falls behind all of
-    ``leading``, nothing is grown."""
-    spares, pending = len(tables) - 1, 1
-    for at in range(len(tables)):
-        free[at] = len(tables) - 1 - at
-    _wait(waiting, 0, node, level, start, end, 0)
+    which are parted on the way, and ``tables[0]`` is its histogram, if it has more than a ``few`` rows. If this depth
+    is not the ``last``, nodes there leave in ``ends`` where their rows and their histograms are. ``every`` has columns
+    by rows; fewer rows than ``fewest`` are not parted. A tree of few leaves keeps the nodes whose path gains most at
+    its narrowest, which is ``narrow`` of each node: below a node that falls behind all of ``leading``, nothing is
+    grown."""
+    spares, pending, at = len(tables) - 1, 0, 0
+    for i in range(len(tables)):
+        free[i] = spares - i
+    _wait(waiting, pending, node, level, start, end, at)
+    pending += 1
     while pending:
         pending -= 1
         node, level, start = waiting[pending, 0], waiting[pending, 1], waiting[pending, 2]
         end, at = waiting[pending, 3], waiting[pending, 4]
         full = end - start > few
+        if level == stop:
+            ends[node, 0], ends[node, 1], ends[node, 2] = start, end, at
+            continue
         if full:
             free[spares], spares = at, spares + 1
-        if level == stop:
-            ends[node, 0], ends[node, 1] = start, end
-            if full:
-                _move(tables, at, below, node + 1 - (1 << stop), 1)
-            continue
         gain, column, cut = _best_cut(
             codes, lines, offsets, columns, singles, words, order, start, end, full, tables[at], ridge, least, marks,
             one, bins, sides, each, whole,
@@ -291,7 +283,7 @@ def grow_below(
             continue
         found[node, 0], found[node, 1], gains[node] = column, cut, gain
         narrow[node] = min(gain, narrow[(node - 1) // 2]) if node else gain
-        if not _leads(narrow[node], leading) or (level + 1 == stop and not len(below)):
+        if not _leads(narrow[node], leading) or (last and level + 1 == stop):
             continue
         middle = _part(every[column], cut, order, start, end, spare)
         fewer = middle - start < end - middle
@@ -303,14 +295,14 @@ def grow_below(
             if add:
                 spares -= 1
                 small = free[spares]
-                _move(tables, small, tables, small, 0)
+                _take_off(tables, small, small)
             part = order[start:middle] if fewer else order[middle:end]
             count_rows(codes, lines, offsets, part, words, 1 if add else -1, tables[small])
             if add:
-                _move(tables, small, tables, large, -1)
+                _take_off(tables, small, large)
         for place in range(2):  # the larger side is grown first: it gains more
             side = place if fewer else 1 - place
-            first, last = (middle, end) if side else (start, middle)
-            if last - first >= fewest:
-                _wait(waiting, pending, 2 * node + 1 + side, level + 1, first, last, large if fewer == side else small)
+            first, after = (middle, end) if side else (start, middle)
+            if after - first >= fewest:
+                _wait(waiting, pending, 2 * node + 1 + side, level + 1, first, after, large if fewer == side else small)
                 pending += 1

@@ -79,7 +79,7 @@ class Cutting:
         packed = self._packed(slopes, MOST_ROWS)
         nodes = (1 << FREE_DEPTH) - 1
         found, gains = np.full((nodes, 2), -1, np.int32), np.zeros(nodes)
-        self._grow(packed, found, gains, np.zeros(min(leaves, nodes) - 1))
+        self._grow(packed, found, gains, np.zeros(leaves - 1 if leaves <= nodes else 0))
         return cells_of_heap(found[:, 0], found[:, 1], best_nodes(found[:, 0], gains, leaves))
 
     def _packed(self, slopes: np.ndarray, most: int) -> Packed:
@@ -131,7 +131,7 @@ class Cutting:
             about = (lines.codes, mine, lines.widths, lines.columns, lines.singles, order, starts, many)
             table, _, sides, each, whole = _rooms_of_lines(1)
             for word in words:
-                add_gains(*about, word, RIDGE * packed.units, gains, table[0], sides, each, whole)
+                add_gains(*about, word, RIDGE * packed.units, 0, gains, table[0], sides, each, whole)
 
         self.threads.each(part, self._parts(packed.lines))
 
@@ -146,27 +146,27 @@ class Cutting:
             lines.by_row, self.rows.codes, packed.lines, offsets, lines.columns, lines.singles, words, order, spare,
             RIDGE * packed.units, least * packed.units, 2 * least, few,
         )  # fmt: skip
-        top = FREE_DEPTH if self.threads.count == 1 else TOP
-        parts = 0 if top == FREE_DEPTH else 1 << TOP
-        ends, below = np.zeros((2 << top, 2), np.int64), np.zeros((parts, *shape), np.int64)
-        root = np.zeros((top + 2, *shape), np.int64)
+        alone = self.threads.count == 1
+        top, parts = (FREE_DEPTH, 0) if alone else (TOP, 1 << TOP)
+        ends, root = np.zeros((2 << TOP, 3), np.int64), np.zeros((top + 2 + parts, *shape), np.int64)
 
         def count(places: np.ndarray) -> None:
             count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, 1, root[0])
 
         self.threads.each(count, np.array_split(np.arange(len(packed.lines)), self.threads.count))
-        grow_below(0, 0, top, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, below, *_rooms(root))
+        grow_below(0, 0, top, alone, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, *_rooms(root))
 
-        def grow(part: int) -> None:
-            node = (1 << TOP) - 1 + part
+        def grow(node: int) -> None:
+            start, end, table = ends[node]
             tables = np.empty((FREE_DEPTH - TOP + 2, *shape), np.int64)
-            tables[0] = below[part]
+            tables[0] = root[table]
             grow_below(
-                node, TOP, FREE_DEPTH, *ends[node], *known, tables, found, gains, narrow, leading.copy(), ends,
-                below[:0], *_rooms(tables),
+                node, TOP, FREE_DEPTH, True, start, end, *known, tables, found, gains, narrow, leading.copy(), ends,
+                *_rooms(tables),
             )  # fmt: skip
 
-        self.threads.each(grow, [part for part in range(parts) if np.ptp(ends[parts - 1 + part]) >= 2 * least])
+        below = [node for node in range(parts - 1, 2 * parts - 1) if ends[node, 0] < ends[node, 1]]
+        self.threads.each(grow, sorted(below, key=lambda node: ends[node, 0] - ends[node, 1]))
 
 
 def _rooms(tables: np.ndarray) -> tuple[np.ndarray, ...]:

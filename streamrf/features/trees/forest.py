@@ -71,27 +71,18 @@ class Forest:
 
 def best_nodes(columns: np.ndarray, gains: np.ndarray, most: int) -> np.ndarray:
     """Nodes of a heap (column -1: not cut) that stay if cuts are made one by one, the largest gain first, until there
-    are ``most`` leaves; in rising order. These are nodes whose path gains most at its narrowest; only among those that
-    are as narrow as the last one has the order to be followed."""
+    are ``most`` leaves; in rising order."""
     cut = np.flatnonzero(columns >= 0)
     if len(cut) < most:
         return cut
-    narrow, first = np.where(columns >= 0, gains, -np.inf), 1
-    while first < len(columns):
-        np.minimum(
-            narrow[first : 2 * first + 1], np.repeat(narrow[first // 2 : first], 2), narrow[first : 2 * first + 1]
-        )
-        first = 2 * first + 1
-    edge = np.partition(narrow, 1 - most)[1 - most]
-    kept = np.flatnonzero(narrow > edge).tolist()
-    waiting = [(-gains[i], i) for i in np.flatnonzero(narrow == edge).tolist() if not i or narrow[(i - 1) // 2] > edge]
-    heapq.heapify(waiting)
+    falls = dict(zip(cut.tolist(), (-gains[cut]).tolist(), strict=True))
+    waiting, kept = [(falls[0], 0)], list[int]()
     while len(kept) < most - 1:
         node = heapq.heappop(waiting)[1]
         kept.append(node)
         for child in (2 * node + 1, 2 * node + 2):
-            if child < len(columns) and columns[child] >= 0:
-                heapq.heappush(waiting, (-gains[child], child))
+            if child in falls:
+                heapq.heappush(waiting, (falls[child], child))
     return np.sort(np.array(kept))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamrf.support.compiled import dividing_kernel, inner_kernel, kernel
+from streamrf.support.compiled import inlined_kernel, kernel
 
 COUNT_BITS, GRADIENT_BITS = 26, 18  # of a packed word: sums of what rows count for; and the largest gradient
 MOST_UNITS = 1 << 8  # that the mean row counts for
@@ -43,7 +43,7 @@ def leaves(codes: np.ndarray, columns: np.ndarray, cuts: np.ndarray, start: int,
             out[i] = 2 * out[i] + (line[i] > cut)
 
 
-@inner_kernel
+@inlined_kernel
 def _next(steps: np.ndarray, node: int, code: np.ndarray, row: int) -> int:
     """Without a branch that the CPU would have to guess."""
     return steps[node, np.uint64(2) + np.uint64(code[steps[node, 0], row] > steps[node, 1])]
@@ -82,7 +82,7 @@ def move(leaf: np.ndarray, values: np.ndarray, start: int, stop: int, scores: np
             scores[i, k] += values[leaf[i], k]
 
 
-@dividing_kernel
+@inlined_kernel
 def _exp(x: float) -> float:
     """The same bits on every CPU: a series that no library or compiler replaces."""
     x = min(max(x, -700.0), 700.0)
