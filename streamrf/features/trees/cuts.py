@@ -34,7 +34,7 @@ def count_rows(
         for k in range(words.shape[0]):
             word = sign * words[k, r]
             for c in range(len(lines)):
-                table[k, offsets[c] + codes[r, lines[c]]] += word
+                table[k, np.uint64(offsets[c]) + codes[r, np.uint64(lines[c])]] += word
 
 
 @intrinsic
@@ -70,8 +70,10 @@ def _bins_of_rows(
         r = rows[i]
         code = np.uint64(codes[r, line])
         marks[code >> np.uint64(6)] |= np.uint64(1) << (code & np.uint64(63))
-        for k in range(words.shape[0]):
-            table[k, code] += words[k, r]
+        table[0, code] += words[0, r]
+    for k in range(1, words.shape[0]):
+        for i in range(start, end):
+            table[k, codes[rows[i], line]] += words[k, rows[i]]
     count = 0
     for part in range(len(marks)):
         left = marks[part]
@@ -129,14 +131,13 @@ def _best_cut(
     """Gain, column and cut of a node with these rows: of equal gains the first column, and its first cut. If not
     ``full``, it has no table. An empty bin cuts as the one before, which is asked first."""
     nothing, best, column, cut = 0.0, 0.0, -1, -1
+    of = table if full else one
     for c in range(len(lines)):
         line, first = lines[c], offsets[c] if full else offsets[0]
         if full:
-            of = table
-            count = _bins_of_table(table, first, offsets[c + 1] - first, bins)
+            count = _bins_of_table(of, first, offsets[c + 1] - first, bins)
         else:
-            of = one
-            count = _bins_of_rows(codes, line, rows, start, end, words, marks, one, bins)
+            count = _bins_of_rows(codes, line, rows, start, end, words, marks, of, bins)
         _add_up(of, bins, count, full, sides)
         if c == 0:
             for k in range(len(whole)):

@@ -84,7 +84,7 @@ class Cutting:
 
     def _packed(self, slopes: np.ndarray, most: int) -> Packed:
         count, outputs = slopes.shape
-        drawn = np.flatnonzero(self.rng.random(count) < min(ROW_SHARE, most / count))[:most].astype(np.int32)
+        drawn = np.flatnonzero(self.rng.random(count) < min(ROW_SHARE, most / count))[:most].astype(np.uint32)
         if outputs > MIXTURES:
             slopes = slopes @ self.rng.choice([-1.0, 1.0], (outputs, MIXTURES))
         units, bits = bits_for(len(drawn))
