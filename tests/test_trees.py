@@ -180,6 +180,11 @@ def test_trees_that_unseen_rows_do_not_like_are_none():
     assert len(Boosting(SQUARES, CUTS, 0, ALONE).grow(rows, turned, 500)) == 0
 
 
+def bits_of(forest: Forest) -> bytes:
+    cuts = (a.tobytes() for c in forest.cells for a in (c.columns, c.cuts, c.children) if a is not None)
+    return b"".join(cuts) + forest.coefficients.tobytes() + forest.start.tobytes()
+
+
 @pytest.mark.parametrize(("loss", "outputs"), [*CASES, (SQUARES, 7), (CLASSES, 7)])
 def test_threads_change_no_bit(loss, outputs, monkeypatch):
     """Not with pieces of rows either, nor with more columns than a tree sees or more outputs than choose its cells."""
@@ -195,13 +200,31 @@ def test_threads_change_no_bit(loss, outputs, monkeypatch):
     for count in (1, 2, 3):
         with Threads(count) as threads:
             forests.append(Boosting(loss, np.full(9, 19), 0, threads).grow(rows, rows, 20))
-    bits = [
-        b"".join(a.tobytes() for cells in f.cells for a in (cells.columns, cells.cuts, cells.children) if a is not None)
-        + f.coefficients.tobytes() + f.start.tobytes()
-        for f in forests
-    ]  # fmt: skip
+    bits = [bits_of(forest) for forest in forests]
     assert len(forests[0]) > 2
     assert bits[0] == bits[1] == bits[2]
+
+
+@pytest.mark.parametrize("levels", [False, True])
+@pytest.mark.parametrize(("loss", "outputs"), [*CASES, (SQUARES, 7)])
+def test_nodes_without_tables_are_cut_alike(loss, outputs, levels, monkeypatch):
+    """Whether a node has a histogram of all bins, or each line is summed anew, in nodes of any number of rows."""
+    rng = np.random.default_rng(2)
+    codes = np.stack([rng.integers(0, most, 900) for most in (256, 200, 65, 2)]).astype(np.uint8)
+    group, cuts = Levels.none(4), np.array([255, 199, 64, 1])
+    if levels:  # three levels, and their places
+        place = rng.integers(1, 4, 900).astype(np.uint8)
+        codes, cuts = np.vstack([codes, [place == 1, place == 2, place == 3], place]), np.append(cuts, [1, 1, 1, 3])
+        group = Levels(np.array([-1] * 4 + [0] * 3, np.int32), np.array([0] * 4 + [1, 2, 3], np.int32))
+    scores = codes[[0, 1, 2, 3, 0, 1, -1]].T / codes.max() + (codes[-1] == 2)[:, None] + rng.standard_normal((900, 7))
+    targets = scores[:, :outputs] if loss == SQUARES else np.eye(7)[scores.argmax(axis=1)][:, :outputs]
+    rows, found = Rows(np.ascontiguousarray(codes, np.uint8), targets, rng.integers(0, 4, 900) / 2), set()
+    for few in (0.0, 0.3, 2.0, 1e6):
+        monkeypatch.setattr(cutting_, "FEW", few)
+        found.add(
+            bits_of(Boosting(loss, cuts, 1, ALONE, levels=group, style=Style(1 << FREE_DEPTH)).grow(rows, None, 6))
+        )
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("leaves", [2, 5, 12])
@@ -410,6 +433,16 @@ def test_unseen_rows_choose_the_style_and_the_rate():
     assert plain.patience > boosting.PATIENCE
     pairs = style_for(10 * table[0][codes[0], codes[1]] + 0.1 * rng.standard_normal(6000))
     assert pairs.style != MIXED
+
+
+@pytest.mark.parametrize(("leaves", "trials"), [(4, 3), (64, 2)])
+def test_more_leaves_than_trees_ask_for_are_not_tried(leaves, trials, monkeypatch):
+    tried, grow = [], Boosting.grow
+    monkeypatch.setattr(boosting, "STYLES", (MIXED, Style(leaves), Style(1 << FREE_DEPTH)))
+    monkeypatch.setattr(Boosting, "grow", lambda self, *about: (tried.append(self.style), grow(self, *about))[1])
+    rows, unseen = table(SQUARES), table(SQUARES, seed=1)
+    settled(SQUARES, CUTS, 0, ALONE, Levels.none(4), rows, unseen)
+    assert tried == list(boosting.STYLES[:trials])
 
 
 def test_values_of_all_leaves_have_a_bound():

@@ -46,7 +46,7 @@ BLIND_TREES = 200  # where no row is held out
 MOST_KEPT = 1_000_000  # rows: trees learn little from more
 MEMORY_SHARE = 0.25  # of what the budget leaves
 USUAL_TREES = 500  # after which unseen rows stop it, in the middle of tables, where outputs are few
-MOVES = 20  # look-ups that a row takes to find its leaf, as a tree is grown and once more
+MOVES = 8  # look-ups that a row takes to find its leaf, as a tree is grown and once more
 STAGE, TREE_LIMITS = "growing trees", "tree_limits"
 FEWER_COLUMNS = "leave out columns, or choose another `map`"
 

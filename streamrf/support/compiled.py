@@ -24,6 +24,13 @@ def inner_kernel(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
+def inlined_kernel(function: Callable[..., Any]) -> Any:
+    """The same for a small step of a loop: no call is left of it. Nothing is divided by zero in it, and nobody asks
+    whether it is, so that several numbers are divided at once."""
+    bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
+    return njit(nogil=True, error_model="numpy", **bare)(function)
+
+
 def is_cached(function: Callable[..., Any]) -> bool:
     """Whether numba's cache has a kernel as its file is now, for some types and some CPU."""
     written: Any = inspect.unwrap(function)

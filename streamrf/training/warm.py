@@ -16,7 +16,7 @@ from streamrf.features.binning.normal import look_up
 from streamrf.features.fourier.landmarks import landmark_values
 from streamrf.features.fourier.map import cosines
 from streamrf.features.precision import LIMITS, PRECISIONS
-from streamrf.features.trees.nodes import grow_below
+from streamrf.features.trees.cuts import grow_below
 from streamrf.recipe import ANY, AUTO, BINNING, BLEND, LANDMARKS, NONE, TREES, Recipe
 from streamrf.statistics.gram_kernels import proven_products
 from streamrf.support import memory

@@ -21,7 +21,7 @@ from streamrf.support.threads import Threads
 RATE = 0.1  # of each step towards the mean of what is left, at most
 LEAST_RATE, STEPS = 0.03, 400  # where that many trees are enough
 HASTE = 0.3  # the same where trees are only tried
-PATIENCE = 50  # trees that bring nothing before no more are grown, at the largest rate
+PATIENCE = 30  # trees that bring nothing before no more are grown, at the largest rate
 MOST_TREES, LEAST_TREES, WORK = 1500, 100, 2e10  # look-ups of all of them
 MANY_ROWS = 100_000  # from which on there may be more look-ups, as the square root of the rows
 LOOKS = 4  # that a tree takes for each row and line: the smaller half of the rows at most depths
@@ -80,6 +80,7 @@ class Boosting:
         both = rows if unseen is None else rows.and_(unseen)
         state = Scores(self.loss, self.rate, both, forest.start, self.threads)
         cutting = Cutting(rows, Lines.of(rows.codes, self.cuts, self.levels), self.loss, self.rng, self.threads)
+        self.filled = False  # whether any tree has as many leaves as it may
         best, least = 0, np.inf if unseen is None else state.loss(len(rows))
         room = self.values // len(forest.start)
         while len(forest) < most and len(cutting.lines) and room > 0:
@@ -88,6 +89,7 @@ class Boosting:
             forest.cells.append(cutting.symmetric(slopes) if symmetric else cutting.free(slopes, self.style.leaves))
             forest.values.append(state.step(forest.cells[-1], slopes, curves))
             room -= forest.cells[-1].leaves
+            self.filled |= not symmetric and forest.cells[-1].leaves >= self.style.leaves
             told(len(forest) / most)
             if unseen is None:
                 best = len(forest)
@@ -124,6 +126,8 @@ def settled(
         trial.patience = TRIED_PATIENCE
         forest = trial.grow(rows, unseen, TRIED)
         found.append((trial.least, len(forest), style))
+        if not (style.mixed or trial.filled):
+            break  # trees of more leaves would be the same
     _, count, style = min(found, key=lambda each: each[0])
     enough = count + TRIED_PATIENCE <= TRIED
     rate = float(np.clip(HASTE * count / STEPS, LEAST_RATE, RATE)) if enough else RATE

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamrf.features.trees.cuts import add_gains, count_rows, grow_below, split
 from streamrf.features.trees.forest import Cells, best_nodes, cells_of_heap
-from streamrf.features.trees.growth import MOST_ROWS, add_gains, bits_for, pack, split
+from streamrf.features.trees.growth import MOST_ROWS, bits_for, pack
 from streamrf.features.trees.lines import CODES, Lines
-from streamrf.features.trees.nodes import count_rows, grow_below
 from streamrf.features.trees.scores import CLASSES, RIDGE, SQUARES, Rows
 from streamrf.support.threads import ALONE, Threads
 
@@ -20,6 +20,7 @@ DEPTHS = {SQUARES: (4, 10, 30), CLASSES: (4, 8, 100)}  # least and most, and row
 FREE_DEPTH = 12  # of trees whose nodes have cuts of their own
 LEAST = {SQUARES: 5, CLASSES: 20}  # rows of their leaves, at least
 SMALL_WORK = 1 << 17  # rows times lines: so little is done sooner by one thread than it is handed to several
+FEW = 0.3  # of a line's bins: nodes of fewer rows have no table of all of them
 TOP = 2  # depth from which on the parts of a tree are grown by threads of their own
 MIXTURES = 4  # of outputs that choose the cells, where there are more outputs
 
@@ -60,13 +61,15 @@ class Cutting:
     def symmetric(self, slopes: np.ndarray) -> Cells:
         """One cut at each depth, the best of all once those before it are made."""
         packed = self._packed(slopes, ROWS_A_SYMMETRIC_TREE)
-        cells, chosen, cuts = np.zeros(len(packed.drawn), np.uint16), [], []
+        depth, chosen, cuts = depth_for(len(self.rows), self.loss), [], []
+        order, spare, starts = packed.drawn.copy(), np.empty_like(packed.drawn), np.zeros((1 << depth) + 1, np.int64)
+        starts[1] = len(order)
         nothing = self._no_gains(packed.lines)
-        for level in range(depth_for(len(self.rows), self.loss)):
+        for level in range(depth):
             gains = nothing.copy()
-            self._add_gains(packed, cells, 1 << level, gains)
+            self._add_gains(packed, order, starts, 1 << level, gains)
             column, cut = divmod(int(gains.argmax()), gains.shape[1])
-            split(self.rows.codes[column], cut, packed.drawn, cells)
+            split(self.rows.codes[column], cut, 1 << level, order, spare, starts)
             chosen.append(column)
             cuts.append(cut)
         return Cells(np.array(chosen, np.int32), np.array(cuts, np.int32))
@@ -76,12 +79,12 @@ class Cutting:
         packed = self._packed(slopes, MOST_ROWS)
         nodes = (1 << FREE_DEPTH) - 1
         found, gains = np.full((nodes, 2), -1, np.int32), np.zeros(nodes)
-        self._grow(packed, found, gains, np.zeros(min(leaves, nodes) - 1))
+        self._grow(packed, found, gains, np.zeros(leaves - 1 if leaves <= nodes else 0))
         return cells_of_heap(found[:, 0], found[:, 1], best_nodes(found[:, 0], gains, leaves))
 
     def _packed(self, slopes: np.ndarray, most: int) -> Packed:
         count, outputs = slopes.shape
-        drawn = np.flatnonzero(self.rng.random(count) < min(ROW_SHARE, most / count))[:most].astype(np.int32)
+        drawn = np.flatnonzero(self.rng.random(count) < min(ROW_SHARE, most / count))[:most].astype(np.uint32)
         if outputs > MIXTURES:
             slopes = slopes @ self.rng.choice([-1.0, 1.0], (outputs, MIXTURES))
         units, bits = bits_for(len(drawn))
@@ -119,13 +122,16 @@ class Cutting:
             gains[lines.singles[line][lines.singles[line] >= 0], 0] = 0
         return gains
 
-    def _add_gains(self, packed: Packed, cells: np.ndarray, many: int, gains: np.ndarray) -> None:
-        lines, drawn = self.lines, packed.drawn
+    def _add_gains(
+        self, packed: Packed, order: np.ndarray, starts: np.ndarray, many: int, gains: np.ndarray
+    ) -> None:  # fmt: skip
+        lines, words = self.lines, packed.words[:, order]
 
         def part(mine: np.ndarray) -> None:
-            about = (lines.codes, mine, lines.widths, lines.columns, lines.singles, drawn, cells)
-            for word in packed.words:
-                add_gains(*about, word, many, RIDGE * packed.units, gains)
+            about = (lines.codes, mine, lines.widths, lines.columns, lines.singles, order, starts, many)
+            table, _, sides, each, whole = _rooms_of_lines(1)
+            for word in words:
+                add_gains(*about, word, RIDGE * packed.units, 0, gains, table[0], sides, each, whole)
 
         self.threads.each(part, self._parts(packed.lines))
 
@@ -133,37 +139,43 @@ class Cutting:
         """The top by one thread, with the histogram of all rows made by all; then what is below it side by side."""
         lines, drawn, words = self.lines, packed.drawn, packed.words
         offsets = lines.offsets(packed.lines)
-        shape, least, narrow = (len(words), offsets[-1]), LEAST[self.loss], np.empty_like(gains)
+        shape, least, narrow = (len(words), int(offsets[-1])), LEAST[self.loss], np.empty_like(gains)
+        few = max(2 * least - 1, int(FEW * offsets[-1]) // len(packed.lines))
         order, spare = drawn.copy(), np.empty_like(drawn)
         known = (
             lines.by_row, self.rows.codes, packed.lines, offsets, lines.columns, lines.singles, words, order, spare,
-            RIDGE * packed.units, float(least * packed.units), 2 * least,
+            RIDGE * packed.units, least * packed.units, 2 * least, few,
         )  # fmt: skip
-        top = FREE_DEPTH if self.threads.count == 1 else TOP
-        parts = 0 if top == FREE_DEPTH else 1 << TOP
-        ends, below = np.zeros((2 << top, 2), np.int64), np.zeros((parts, *shape), np.int64)
-        root = np.zeros((top + 2, *shape), np.int64)
+        alone = self.threads.count == 1
+        top, parts = (FREE_DEPTH, 0) if alone else (TOP, 1 << TOP)
+        ends, root = np.zeros((2 << TOP, 3), np.int64), np.zeros((top + 2 + parts, *shape), np.int64)
 
         def count(places: np.ndarray) -> None:
-            count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, root[0])
+            count_rows(lines.by_row, packed.lines[places], offsets[places], drawn, words, 1, root[0])
 
         self.threads.each(count, np.array_split(np.arange(len(packed.lines)), self.threads.count))
-        grow_below(0, 0, top, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, below, *_rooms(root))
+        grow_below(0, 0, top, alone, 0, len(drawn), *known, root, found, gains, narrow, leading, ends, *_rooms(root))
 
-        def grow(part: int) -> None:
-            node = (1 << TOP) - 1 + part
+        def grow(node: int) -> None:
+            start, end, table = ends[node]
             tables = np.empty((FREE_DEPTH - TOP + 2, *shape), np.int64)
-            tables[0] = below[part]
+            tables[0] = root[table]
             grow_below(
-                node, TOP, FREE_DEPTH, *ends[node], *known, tables, found, gains, narrow, leading.copy(), ends,
-                below[:0], *_rooms(tables),
+                node, TOP, FREE_DEPTH, True, start, end, *known, tables, found, gains, narrow, leading.copy(), ends,
+                *_rooms(tables),
             )  # fmt: skip
 
-        self.threads.each(grow, [part for part in range(parts) if np.ptp(ends[parts - 1 + part]) >= 2 * least])
+        below = [node for node in range(parts - 1, 2 * parts - 1) if ends[node, 0] < ends[node, 1]]
+        self.threads.each(grow, sorted(below, key=lambda node: ends[node, 0] - ends[node, 1]))
 
 
-def _rooms(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the loop works with: nodes that wait, tables that are free, and sums of a node."""
-    shape = (len(tables), 5), len(tables), (3, tables.shape[1])
-    waiting, free, sums = (np.empty(each, np.int64) for each in shape)
-    return waiting, free, sums
+def _rooms(tables: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What the loop works with: nodes that wait, tables that are free, marks of bins, and what a line needs."""
+    waiting, free = np.empty((len(tables), 5), np.int64), np.empty(len(tables), np.int64)
+    return waiting, free, np.zeros(CODES // 64, np.uint64), *_rooms_of_lines(tables.shape[1])
+
+
+def _rooms_of_lines(outputs: int) -> tuple[np.ndarray, ...]:
+    """A table of one line, its bins, their sums, their gains, and sums of all rows."""
+    table, sides = np.zeros((outputs, CODES), np.int64), np.empty((outputs, CODES), np.int64)
+    return table, np.empty(CODES, np.uint32), sides, np.empty(CODES), np.empty(outputs, np.int64)

@@ -23,6 +23,17 @@ class Cells:
     def leaves(self) -> int:
         return 1 << len(self.columns) if self.children is None else len(self.columns) + 1
 
+    @property
+    def steps(self) -> np.ndarray:
+        """(nodes + leaves, 4) uint32 of a tree with children: column, cut and where a row goes on either side; leaves
+        lead to themselves."""
+        assert self.children is not None
+        nodes = np.arange(2 * len(self.columns) + 1, dtype=np.uint32)
+        found = np.stack([np.zeros_like(nodes), np.full_like(nodes, NEVER), nodes, nodes], axis=1)
+        inner = found[: len(self.columns)]
+        inner[:, 0], inner[:, 1], inner[:, 2:] = self.columns, self.cuts, self.children
+        return found
+
 
 @dataclass
 class Forest:

@@ -9,11 +9,9 @@ sum of such words, whatever the order of the rows.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from streamrf.support.compiled import inner_kernel, kernel
+from streamrf.support.compiled import inlined_kernel, kernel
 
 COUNT_BITS, GRADIENT_BITS = 26, 18  # of a packed word: sums of what rows count for; and the largest gradient
 MOST_UNITS = 1 << 8  # that the mean row counts for
@@ -35,51 +33,6 @@ def pack(gradients: np.ndarray, counts: np.ndarray, scale: float, out: np.ndarra
         out[i] = (np.int64(np.rint(gradients[i] * scale)) << COUNT_BITS) + counts[i]
 
 
-@inner_kernel
-def _explained(left: int, right: int, ridge: float) -> float:
-    """Of two sides of a cut: the sum of (sum of gradients)^2 / (count + ridge)."""
-    mask = (np.int64(1) << COUNT_BITS) - 1
-    below, above = np.float64(left >> COUNT_BITS), np.float64(right >> COUNT_BITS)
-    return below * below / (np.float64(left & mask) + ridge) + above * above / (np.float64(right & mask) + ridge)
-
-
-@kernel
-def add_gains(
-    codes: np.ndarray, lines: np.ndarray, widths: np.ndarray, columns: np.ndarray, singles: np.ndarray,
-    rows: np.ndarray, cells: np.ndarray, words: np.ndarray, many: int, ridge: float, gains: np.ndarray,
-) -> None:  # fmt: skip
-    """What each cut of some lines would explain of the gradients: ``gains[column, cut]`` grows by the sum over cells
-    and both sides of the cut."""
-    for line in lines:
-        width, column = widths[line], columns[line]
-        bytes_ = codes[column]
-        table = np.zeros(many * width, np.int64)
-        for i in range(len(rows)):
-            table[cells[i] * width + bytes_[rows[i]]] += words[rows[i]]
-        for cell in range(many):
-            sums = table[cell * width : (cell + 1) * width]
-            whole, left = sums.sum(), np.int64(0)
-            if whole == 0:
-                continue
-            nothing = _explained(left, whole, ridge)
-            explained = nothing
-            for k in range(width):
-                if singles[line, k] >= 0:
-                    gains[singles[line, k], 0] += _explained(whole - sums[k], sums[k], ridge) if sums[k] else nothing
-                if k < width - 1:
-                    if sums[k]:  # most bins of small cells are empty, and cut as the one before
-                        left += sums[k]
-                        explained = _explained(left, whole - left, ridge)
-                    gains[column, k] += explained
-
-
-@kernel
-def split(line: np.ndarray, cut: int, rows: np.ndarray, cells: np.ndarray) -> None:
-    """Cells of some rows, after one more cut."""
-    for i in range(len(rows)):
-        cells[i] = 2 * cells[i] + (line[rows[i]] > cut)
-
-
 @kernel
 def leaves(codes: np.ndarray, columns: np.ndarray, cuts: np.ndarray, start: int, stop: int, out: np.ndarray) -> None:
     """The leaf of each row from ``start`` to ``stop``."""
@@ -88,6 +41,26 @@ def leaves(codes: np.ndarray, columns: np.ndarray, cuts: np.ndarray, start: int,
         line, cut = codes[columns[level]], cuts[level]
         for i in range(start, stop):
             out[i] = 2 * out[i] + (line[i] > cut)
+
+
+@inlined_kernel
+def _next(steps: np.ndarray, node: int, code: np.ndarray, row: int) -> int:
+    """Without a branch that the CPU would have to guess."""
+    return steps[node, np.uint64(2) + np.uint64(code[steps[node, 0], row] > steps[node, 1])]
+
+
+@kernel
+def reach(codes: np.ndarray, steps: np.ndarray, start: int, stop: int, out: np.ndarray) -> None:
+    """The leaf of each row from ``start`` to ``stop``, in one tree. Four rows go side by side: no step waits for that
+    of another row."""
+    inner, root = len(steps) // 2, np.uint32(0)
+    for i in range(start, stop, 4):
+        j, k, m = min(i + 1, stop - 1), min(i + 2, stop - 1), min(i + 3, stop - 1)
+        a = b = c = d = root
+        while (a < inner) | (b < inner) | (c < inner) | (d < inner):
+            a, b = _next(steps, a, codes, i), _next(steps, b, codes, j)
+            c, d = _next(steps, c, codes, k), _next(steps, d, codes, m)
+        out[i], out[j], out[k], out[m] = a - inner, b - inner, c - inner, d - inner
 
 
 @kernel
@@ -109,35 +82,37 @@ def move(leaf: np.ndarray, values: np.ndarray, start: int, stop: int, scores: np
             scores[i, k] += values[leaf[i], k]
 
 
-@inner_kernel
+@inlined_kernel
 def _exp(x: float) -> float:
     """The same bits on every CPU: a series that no library or compiler replaces."""
     x = min(max(x, -700.0), 700.0)
-    power = math.floor(x * _LOG2E + 0.5)
+    power = np.floor(x * _LOG2E + 0.5)
     rest = (x - power * _LN2_HIGH) - power * _LN2_LOW
     total = 1.0
-    for k in range(13, 0, -1):
+    for k in (13.0, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0):
         total = 1.0 + total * rest / k
-    return math.ldexp(total, int(power))
+    bits = np.int64(np.int32(power) + 1023) << 52  # of two to this power
+    return total * np.int64(bits).view(np.float64)
 
 
 @kernel
-def to_probabilities(scores: np.ndarray, start: int, stop: int, out: np.ndarray) -> None:
-    """Of one column of log odds, or of a column for each class."""
-    outputs = scores.shape[1]
-    for i in range(start, stop):
-        if outputs == 1:
-            out[i, 0] = 1.0 / (1.0 + _exp(-scores[i, 0]))
-            continue
+def to_probabilities(scores: np.ndarray, out: np.ndarray) -> None:
+    """Of rows (n, k) with one column of log odds, or a column for each class, side by side: ``out`` (n * k,)."""
+    count, outputs = scores.shape
+    for i in range(count):
         largest = scores[i, 0]
         for k in range(1, outputs):
             largest = max(largest, scores[i, k])
+        for k in range(outputs):
+            out[i * outputs + k] = scores[i, k] - largest if outputs > 1 else -scores[i, k]
+    for j in range(len(out)):
+        out[j] = _exp(out[j])
+    for i in range(count):
         total = 0.0
         for k in range(outputs):
-            out[i, k] = _exp(scores[i, k] - largest)
-            total += out[i, k]
+            total += out[i * outputs + k]
         for k in range(outputs):
-            out[i, k] /= total
+            out[i * outputs + k] = out[i * outputs + k] / total if outputs > 1 else 1.0 / (1.0 + total)
 
 
 @kernel
@@ -162,3 +137,22 @@ def add_scores(
             for r in range(rows):
                 for k in range(outputs):
                     out[first + r, k] += values[tree, leaf[r], k]
+
+
+@kernel
+def add_node_scores(
+    X: np.ndarray, columns: np.ndarray, thresholds: np.ndarray, children: np.ndarray, values: np.ndarray, start: int,
+    stop: int, out: np.ndarray,
+) -> None:  # fmt: skip
+    """Scores of rows by trees with values (P, leaves, k): a block of rows at a time, tree after tree."""
+    (trees, inner), outputs = columns.shape, values.shape[2]
+    for first in range(start, stop, ROWS_A_BLOCK):
+        last = min(first + ROWS_A_BLOCK, stop)
+        for tree in range(trees):
+            for r in range(first, last):
+                node = 0
+                while node < inner:
+                    side = 1 if X[r, columns[tree, node]] > thresholds[tree, node] else 0
+                    node = children[tree, node, side]
+                for k in range(outputs):
+                    out[r, k] += values[tree, node - inner, k]

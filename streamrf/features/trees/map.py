@@ -15,9 +15,8 @@ import numpy as np
 from streamrf.features.base import Arrays, FeatureMap, RowScorer
 from streamrf.features.precision import make_precision
 from streamrf.features.trees.forest import NEVER, Cells, Forest
-from streamrf.features.trees.growth import ROWS_A_BLOCK, add_scores
+from streamrf.features.trees.growth import ROWS_A_BLOCK, add_node_scores, add_scores
 from streamrf.features.trees.levels import MOST_LEVELS, Levels
-from streamrf.features.trees.nodes import add_node_scores
 from streamrf.features.trees.scores import CLASSES, SQUARES
 from streamrf.support.errors import FileFormatError, MismatchError
 from streamrf.support.storage.safejson import JSON

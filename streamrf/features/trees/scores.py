@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamrf.features.trees.forest import Cells
-from streamrf.features.trees.growth import leaf_sums, leaves, move, to_probabilities
-from streamrf.features.trees.nodes import reach
+from streamrf.features.trees.growth import leaf_sums, leaves, move, reach, to_probabilities
 from streamrf.support.threads import Threads
 
 SQUARES, CLASSES = "squares", "classes"  # what is minimised: squared errors, or the log loss of classes
@@ -62,7 +61,8 @@ class Scores:
         self.of, self.rate, self.rows, self.threads = loss, rate, rows, threads
         self.scores = np.tile(start, (len(rows), 1))
         self.leaf = np.empty(len(rows), np.uint16)
-        self.probabilities = np.empty_like(self.scores)
+        self.probabilities, self.slopes = np.empty_like(self.scores), np.empty_like(self.scores)
+        self.curves = np.repeat(rows.weights[:, None], self.scores.shape[1], axis=1)
 
     def _pieces(self, count: int) -> list[tuple[int, int]]:
         return [(first, min(first + PIECE, count)) for first in range(0, count, PIECE)]
@@ -70,19 +70,23 @@ class Scores:
     def _expected(self, start: int, stop: int) -> np.ndarray:
         if self.of == SQUARES:
             return self.scores[start:stop]
-        self.threads.each(
-            lambda piece: to_probabilities(self.scores, start + piece[0], start + piece[1], self.probabilities),
-            self._pieces(stop - start),
-        )
-        return self.probabilities[start:stop]
+        scores, found = self.scores[start:stop], self.probabilities[start:stop]
+        pieces = [slice(*piece) for piece in self._pieces(len(found))]
+        self.threads.each(lambda piece: to_probabilities(scores[piece], found[piece].reshape(-1)), pieces)
+        return found
 
     def derivatives(self, fitted: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of the loss of the rows to fit: downhill, and how it curves."""
+        """Of the loss of the rows to fit: downhill, and how it curves. Good until the next ones."""
         expected, weights = self._expected(0, fitted), self.rows.weights[:fitted, None]
-        slopes = (self.rows.targets[:fitted] - expected) * weights
-        if self.of == SQUARES:
-            return slopes, np.broadcast_to(weights, slopes.shape)
-        return slopes, np.maximum(expected * (1 - expected), 1e-6) * weights
+        slopes, curves = self.slopes[:fitted], self.curves[:fitted]
+        np.subtract(self.rows.targets[:fitted], expected, out=slopes)
+        slopes *= weights
+        if self.of != SQUARES:
+            np.subtract(1, expected, out=curves)
+            curves *= expected
+            np.maximum(curves, 1e-6, out=curves)
+            curves *= weights
+        return slopes, curves
 
     def step(self, cells: Cells, slopes: np.ndarray, curves: np.ndarray) -> np.ndarray:
         """The values of one more tree, which all scores move by."""
@@ -90,12 +94,10 @@ class Scores:
         if cells.children is None:
             self.threads.each(lambda piece: leaves(codes, cells.columns, cells.cuts, *piece, leaf), pieces)
         else:
-            self.threads.each(
-                lambda piece: reach(codes, cells.columns, cells.cuts, cells.children, *piece, leaf), pieces
-            )
+            steps = cells.steps
+            self.threads.each(lambda piece: reach(codes, steps, *piece, leaf), pieces)
         fitted = self._pieces(count)
         sums = np.zeros((len(fitted), cells.leaves, 2, slopes.shape[1]))
-        curves = np.ascontiguousarray(curves)
         self.threads.each(lambda i: leaf_sums(leaf, slopes, curves, *fitted[i], sums[i]), range(len(fitted)))
         total = sums.sum(axis=0)
         ridge = RIDGE * (1.0 if self.of == SQUARES else 0.25)
