@@ -368,9 +368,11 @@ def test_rows_of_no_weight_do_not_make_a_blend(monkeypatch):
     monkeypatch.setattr(room, "FEWEST_ROWS", 300)
     X, y = smooth(400)
     weights = (np.arange(400) < 250).astype(float)
-    source = open_source((X, y), sample_weight=weights)
-    assert plan_run(source, Recipe(), outputs=1, threads=1, budget=None).solver == "stacking"  # before rows are read
-    assert weighted(X, y, weights, Recipe()).recipe.solver == "cholesky"
+    source, small = open_source((X, y), sample_weight=weights), Recipe(map="any", D=64)
+    for recipe in (Recipe(), small):  # before rows are read
+        assert plan_run(source, recipe, outputs=1, threads=1, budget=None).solver == "stacking"
+    assert weighted(X, y, weights, small).recipe.solver == "cholesky"
+    assert weighted(X, y, weights + 1, small).recipe.solver == "stacking"
 
 
 def test_a_plan_says_what_a_blend_is():
