@@ -434,6 +434,17 @@ def test_rows_that_are_left_out_are_told_once():
     assert [text for text in told if "left out" in text] == ["1 rows with NaN or infinite values were left out"]
 
 
+def test_a_plan_that_stays_as_it_was_is_told_once():
+    """It is made anew once classes are counted."""
+    shown: list[int] = []
+    reporter = Reporter()
+    reporter.planned = lambda plan: shown.append(plan.sizes.outputs)  # type: ignore[method-assign]
+    train(ArraySource(X, Y), RECIPE, Settings(threads=1), reporter)
+    assert shown == [1]
+    train(ArraySource(X, labelled(900, 30)[1]), RECIPE, Settings(threads=1), reporter)
+    assert shown == [1, 1, 30]
+
+
 def test_a_metric_may_be_learned_without_a_pilot():
     found = trained(recipe=RECIPE.with_(metric="diagonal"))
     assert found.metadata["learning"]["metric"]["asked"] == "diagonal"

@@ -130,6 +130,7 @@ class Training:
         self.seconds: dict[str, float] = {"pilot": 0.0}  # a run that is resumed has none
         self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
         self.skipped = RowSet()
+        self._shown: tuple[Any, ...] = ()  # the plan that was told of last
         check_reading(source, settings.budget)
 
     def run(self) -> Trained:
@@ -265,8 +266,10 @@ class Training:
         return replace(plan, why=f"the run was begun with {plan.solver}") if self.recipe.solver == AUTO else plan
 
     def _agreed(self, plan: Plan) -> Plan:
-        """The plan, shown and found to fit."""
-        self.reporter.planned(plan)
+        """The plan, shown where it is news, and found to fit."""
+        told, self._shown = self._shown, (plan.solver, plan.passes, plan.projected // 10**6, plan.why)
+        if told != self._shown:
+            self.reporter.planned(plan)
         plan = replace(plan, workers=self.engine.needs(plan.bytes))
         if plan.workers:
             self.reporter.note(plan.workers.describe())
@@ -274,7 +277,7 @@ class Training:
         if self.settings.keeps:
             check_free_space(self.settings.keeps, plan.bytes["statistics"])
         plan = on_workers(plan)
-        if plan.cache:
+        if plan.cache and told != self._shown:
             self.reporter.note(plan.cache.why)
         return plan
 
