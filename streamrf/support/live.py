@@ -87,6 +87,7 @@ class PlainReporter(Reporter):
 
     def started(self, what: str, rows: int, done: int) -> None:
         self._what, self._rows, self._first = what, rows, done
+        self._trials = 0  # those before a pass are of no stage after it
         self._begun = self._said = time.monotonic()
         self._done = done
         self._error_so_far = ""
