@@ -32,6 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.name, len(LONGEST)))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks() -> Iterator[None]:
+    """What a killed process wrote stays, and a power cut is nothing that a test can make: the order of calls that it
+    would tell of is tested in test_malformed.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def in_little_time() -> Iterator[None]:
     """Blends of small tables in fewer turns, and shorter trials of trees: for files that train many of them."""

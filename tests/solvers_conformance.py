@@ -76,6 +76,12 @@ class SolverConformance:
             training._agreed = lambda plan: usual(replace(plan, span_rows=chunk_rows))  # type: ignore[method-assign]
             return training.run()
 
+    @classmethod
+    @cache
+    def undisturbed(cls) -> Trained:
+        """A run with nothing unusual, once for all tests of a solver."""
+        return cls().run(Settings())
+
     @staticmethod
     def bits(trained: Trained) -> tuple[bytes, bytes, str]:
         weights = trained.model.weights
@@ -117,7 +123,7 @@ class SolverConformance:
 
     def test_it_learns(self) -> None:
         X, y = table(self.classes)
-        model = self.run(Settings()).model
+        model = self.undisturbed().model
         found = streamrf.predict(model, X)
         right = np.mean(found == y) if self.classes else 1 - np.mean((found - y) ** 2) / y.var()
         assert right > 0.9
@@ -127,16 +133,16 @@ class SolverConformance:
     @pytest.mark.parametrize(("threads", "chunk_rows"), [(1, ROWS), (3, 100), (2, 37)])
     def test_threads_and_chunks_change_no_bit(self, threads: int, chunk_rows: int) -> None:
         found = self.run(Settings(), threads=threads, chunk_rows=chunk_rows if self.order_free else 100)
-        assert self.bits(found) == self.bits(self.run(Settings()))
+        assert self.bits(found) == self.bits(self.undisturbed())
 
     @pytest.mark.parametrize("after", [1, 5, 8])
     def test_an_interrupted_run_resumes_to_the_same_bits(self, tmp_path: Path, after: int) -> None:
         settings = Settings(checkpoint=tmp_path / "kept", checkpoint_every=0)
         with pytest.raises(Interrupted):
             self.run(settings, Stops(after))
-        assert self.bits(self.run(settings)) == self.bits(self.run(Settings()))
+        assert self.bits(self.run(settings)) == self.bits(self.undisturbed())
 
     def test_its_model_predicts_the_same_from_a_file(self, tmp_path: Path) -> None:
-        model, X = self.run(Settings()).model, table(self.classes)[0]
+        model, X = self.undisturbed().model, table(self.classes)[0]
         model.save(tmp_path / "kept.model")
         assert np.array_equal(streamrf.predict(tmp_path / "kept.model", X), streamrf.predict(model, X))

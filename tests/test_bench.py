@@ -69,7 +69,7 @@ def command_here(context, folder, cache, *arguments):
 
 
 @pytest.fixture(scope="module")
-def toys(tmp_path_factory):
+def toys(tmp_path_factory, in_little_time):
     """Runs a benchmark at toy size, once: the folder of results, and what it printed."""
     work = tmp_path_factory.mktemp("bench")
 

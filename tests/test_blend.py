@@ -368,9 +368,11 @@ def test_rows_of_no_weight_do_not_make_a_blend(monkeypatch):
     monkeypatch.setattr(room, "FEWEST_ROWS", 300)
     X, y = smooth(400)
     weights = (np.arange(400) < 250).astype(float)
-    source = open_source((X, y), sample_weight=weights)
-    assert plan_run(source, Recipe(), outputs=1, threads=1, budget=None).solver == "stacking"  # before rows are read
-    assert weighted(X, y, weights, Recipe()).recipe.solver == "cholesky"
+    source, small = open_source((X, y), sample_weight=weights), Recipe(map="any", D=64)
+    for recipe in (Recipe(), small):  # before rows are read
+        assert plan_run(source, recipe, outputs=1, threads=1, budget=None).solver == "stacking"
+    assert weighted(X, y, weights, small).recipe.solver == "cholesky"
+    assert weighted(X, y, weights + 1, small).recipe.solver == "stacking"
 
 
 def test_a_plan_says_what_a_blend_is():
@@ -430,6 +432,17 @@ def test_rows_that_are_left_out_are_told_once():
     Z[5, 2] = np.nan
     train(ArraySource(Z, Y), RECIPE.with_(nan="drop"), Settings(threads=1), reporter)
     assert [text for text in told if "left out" in text] == ["1 rows with NaN or infinite values were left out"]
+
+
+def test_a_plan_that_stays_as_it_was_is_told_once():
+    """It is made anew once classes are counted."""
+    shown: list[int] = []
+    reporter = Reporter()
+    reporter.planned = lambda plan: shown.append(plan.sizes.outputs)  # type: ignore[method-assign]
+    train(ArraySource(X, Y), RECIPE, Settings(threads=1), reporter)
+    assert shown == [1]
+    train(ArraySource(X, labelled(900, 30)[1]), RECIPE, Settings(threads=1), reporter)
+    assert shown == [1, 1, 30]
 
 
 def test_a_metric_may_be_learned_without_a_pilot():

@@ -151,6 +151,8 @@ def test_completion_knows_values_files_and_columns(tmp_path):
     (tmp_path / "t.csv").write_text('\ufeffprice;"floor area";first\n1;2;3\n')
     pyarrow.parquet.write_table(pyarrow.table({"price": [1], "place": [2], "area": [3]}), tmp_path / "t.parquet")
     assert complete("bash", "train", "--loss", "log").split() == ["plain,logistic"]
+    assert complete("bash", "train", "--kernel", "matern5").split() == ["plain,matern52"]
+    assert complete("bash", "train", "--threshold", "f").split() == ["plain,f1"]
     assert complete("bash", "train", "t").split() == ["file,t"]
     assert complete("bash", "train", f"{tmp_path}/t.parquet", "--target", "p").split() == ["plain,price", "plain,place"]
     assert complete("bash", "train", f"{tmp_path}/t.parquet", "--exclude", "price,a").split() == ["plain,price,area"]

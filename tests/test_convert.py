@@ -19,7 +19,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import zarr
-from commands import PROJECT, done, everything_in, streamrf
+from commands import FAST, PROJECT, done, everything_in, streamrf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
@@ -27,11 +27,13 @@ from sklearn.datasets import dump_svmlight_file
 from streamrf.data.convert import chunk_rows
 from streamrf.data.convert.inputs import detect
 from streamrf.data.convert.outputs import gathered
+from streamrf.data.meanings import IN_PARQUET, kept_meanings, meanings_in_footer
 from streamrf.data.open import open_source
 from streamrf.data.readers.base import line_blocks
 from streamrf.data.readers.csv import NULLS as NULL_WORDS
 from streamrf.data.readers.csv import CsvBatches
 from streamrf.data.source import Span
+from streamrf.models.model import Model
 from streamrf.support import errors
 
 ROWS = 500
@@ -426,3 +428,30 @@ def test_chunks_fit_the_budget():
 )
 def test_an_address_with_a_query_is_known_by_its_name(name, kind):
     assert detect(f"https://example.org/{name}?version=2&as=x.parquet") == kind
+
+
+@pytest.mark.parametrize("ending", ["zarr", "parquet"])
+def test_what_values_stand_for_goes_with_what_is_converted(tmp_path, ending):
+    """-999 was said to be a gap and a comma to be the decimal mark: later files of a model are read likewise."""
+    rows = np.random.default_rng(0).standard_normal((300, 2)).round(6)
+    lines = [f"{'-999' if i % 5 == 0 else a};{b};{a + b}".replace(".", ",") for i, (a, b) in enumerate(rows.tolist())]
+    (tmp_path / "t.csv").write_text("\n".join(["a;b;y", *lines]) + "\n")
+    text, said = tmp_path / "t.csv", ("--null", "-999", "--decimal", ",", "--target", "y")
+    done("convert", text, tmp_path / f"t.{ending}", *said, "--quiet")
+    target = () if ending == "zarr" else ("--target", "y")
+    done("train", tmp_path / f"t.{ending}", *FAST, *target, "--quiet", "--out", tmp_path / "made.model")
+    done("train", text, *FAST, *said, "--quiet", "--out", tmp_path / "text.model")
+    for name in ("made", "text"):
+        done("predict", tmp_path / f"{name}.model", text, "--out", tmp_path / f"{name}.parquet", "--quiet")
+    assert Model.load(tmp_path / "made.model").reading == {"null": ["-999"], "decimal": ","}
+    made, found = (pq.read_table(tmp_path / f"{name}.parquet")["prediction"].to_numpy() for name in ("made", "text"))
+    np.testing.assert_allclose(made, found, atol=1e-5)
+
+
+DAMAGED = [None, [], {"null": 3}, {"decimal": [1]}, {"delimiter": ";"}, {"null": "x", "dates": {}}]
+
+
+@pytest.mark.parametrize("kept", DAMAGED)
+def test_kept_meanings_that_are_not_as_we_write_them_say_nothing(kept):
+    assert kept_meanings(kept) == ({"null": "x"} if kept == DAMAGED[-1] else {})
+    assert meanings_in_footer({IN_PARQUET: b"{"}) == {}

@@ -182,6 +182,17 @@ def test_trials_are_shown_to_those_who_ask(capsys, verbose):
     assert said[-1].startswith("pilot: 2 trials in ")
 
 
+def test_trials_before_a_pass_are_of_no_stage_after_it(capsys):
+    """A search without a line of its own was told of as `solving: 12 trials`."""
+    reporter = live.PlainReporter()
+    reporter.tried(trial())
+    reporter.started("training", 100, 0)
+    reporter.finished()
+    reporter.working("solving", 0.5)
+    reporter.working("solving", 1.0)
+    assert "trials" not in capsys.readouterr().err
+
+
 class Shares(Reporter):
     """Checks that a stage only goes forward, and ends."""
 

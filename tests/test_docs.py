@@ -35,7 +35,7 @@ def test_every_block_has_a_language_we_know(name):
 
 
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if any(b.language in RUN for b in blocks(page))])
-def test_blocks_run(name, tmp_path, monkeypatch):
+def test_blocks_run(name, tmp_path, monkeypatch, in_little_time):
     folder = tmp_path / "here"
     folder.mkdir()
     make_programs(tmp_path / "bin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,26 @@ def test_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(files, "sync_directory", lambda folder: (synced.append(folder), sync(folder)))
     Checkpoint(tmp_path / "a" / "b").save({}, [], {"x": np.zeros(3)}, {})
     assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= {*synced, tmp_path / "a" / "b"}
+
+
+def test_a_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its name before it is said to be written: a power cut leaves the old file or the whole new one."""
+    calls: list[str] = []
+    rename = os.replace
+
+    def synced(handle: int) -> None:
+        calls.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+
+    def renamed(old: Path, new: Path) -> None:
+        calls.append(f"renamed to {new.name}")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    files.atomic_write(tmp_path / "t.json", b"{}")
+    content, *rest = calls
+    assert content.startswith(".t.json")
+    assert rest == ["renamed to t.json", tmp_path.name]
 
 
 @pytest.mark.parametrize(

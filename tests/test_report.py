@@ -197,6 +197,30 @@ def test_new_rows_are_judged_as_they_are(shelf):
         assert np.sqrt(((evidence.scores - evidence.truth) ** 2).mean()) == pytest.approx(told["rmse"])
 
 
+def test_errors_of_less_than_a_decade_have_numbers_at_their_axis(tmp_path):
+    """A logarithmic axis has them at powers of ten alone."""
+    write_zarr(tmp_path / "t.zarr", *smooth(600))
+    done("train", tmp_path / "t.zarr", *FAST, "--map", "sobol", "--out", tmp_path / "m.model", "--quiet")
+    with Threads(1) as threads:
+        evidence = gather_evidence(tmp_path / "m.model", open_source(str(tmp_path / "t.zarr")), threads)
+        (picture,) = usage.kernel(evidence).pictures
+    (axes,) = picture.figure.axes
+    picture.figure.canvas.draw()
+    low, high = axes.get_ylim()
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert high / low < 20
+    assert len(shown) >= 2
+
+
+def test_only_a_pilot_that_ran_is_told_to_have_chosen(shelf, tmp_path):
+    with Threads(1) as threads:
+        chosen, given = (
+            history.search(gather_evidence(shelf / f"{name}.model", None, threads)) for name in ("numbers", "bare")
+        )
+    assert chosen.text.startswith("Small fits on a sample choose scaling, kernel and width. ")
+    assert given.text == "λ is chosen on rows that are not fitted to."
+
+
 def test_figures_of_new_rows_are_of_all_of_them_and_the_command_is_told(shelf):
     """Pictures are of a sample."""
     with Threads(1) as threads:

@@ -18,16 +18,20 @@ from streamrf.recipe import BINNING, TREES, Recipe
 from streamrf.support.compiled import is_cached, kernel
 from streamrf.training import warm
 
-# Trains with nothing set, and prints every function that numba compiles meanwhile.
+# Runs a command, and prints what numba compiles meanwhile and every compiled function that there is in the end.
 COUNTED = """
-import sys
+import gc, sys
 from numba.core import event
+from numba.core.dispatcher import Dispatcher
 class Listener(event.Listener):
     def on_start(self, begun): print("compiled", begun.data["dispatcher"].py_func.__qualname__)
     def on_end(self, ended): pass
 event.register("numba:compile", Listener())
 from streamrf.cli import main
 main(sys.argv[1:])
+for each in gc.get_objects():
+    if isinstance(each, Dispatcher):
+        for signature in each.signatures: print("has", each.py_func.__module__, each.py_func.__qualname__, signature)
 """
 
 
@@ -99,15 +103,27 @@ def test_runs_that_only_compile_are_not_told_of(caplog):
     assert not caplog.records
 
 
+def counted(*args, folder):
+    """What a command compiles in a process of its own, and what is compiled in the end."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *args], capture_output=True, text=True, check=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    return [line for line in lines if line.startswith("compiled ")], {x for x in lines if x.startswith("has streamrf.")}
+
+
 def test_after_warm_a_default_run_compiles_nothing(tmp_path):
+    """The cache is that of all tests, which spares compiling for this one alone: what others left there does not count,
+    as all that a run takes from it must be what `warm` made or took as well."""
     X, y = smooth(600)
     names = ",".join(["y", *(f"x{j}" for j in range(X.shape[1]))])
     np.savetxt(tmp_path / "rows.csv", np.column_stack([y, X]), delimiter=",", header=names, comments="")
-    where = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "PYTHONPATH": str(PROJECT)}
-    subprocess.run([sys.executable, "-m", "streamrf", "warm", "--quiet"], check=True, env=where)
+    _, warmed = counted("warm", "--quiet", folder=tmp_path)
+    assert len(warmed) > 20
     for options in ((), ("--map", "trees", "--overwrite")):
-        run = ["train", "rows.csv", "--target", "y", "--out", "rows.model", "--quiet", *options]
-        found = subprocess.run(
-            [sys.executable, "-c", COUNTED, *run], capture_output=True, text=True, check=True, env=where, cwd=tmp_path
-        )
-        assert [line for line in found.stdout.splitlines() if line.startswith("compiled")] == []
+        run = ("train", "rows.csv", "--target", "y", "--out", "rows.model", "--quiet", *options)
+        compiled, used = counted(*run, folder=tmp_path)
+        assert compiled == []
+        assert used
+        assert used - warmed == set()

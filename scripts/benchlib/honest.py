@@ -107,7 +107,7 @@ def measured(context: Context, problem: Problem, fresh: int) -> Cell:
     X, y, weights = problem.sample(problem.rows, fresh=False)
     task = "classification" if problem.classes else "regression"
     asked: dict[str, Any] = {"map": problem.map, "task": task, "pilot": "none" if context.quick else "auto"}
-    if problem.map not in ("any", "binning"):  # with nothing set, and with grids in place of features
+    if problem.map != "binning" and (context.quick or problem.map != "any"):  # which has nothing set
         asked["D"] = 100 if context.quick else problem.D
     recipe = streamrf.Recipe(**asked)
     settings = streamrf.Settings(threads=context.threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import Field, fields
 from typing import Any
 
@@ -45,7 +45,11 @@ class OneOf(click.ParamType):
         return choices if len(choices) <= MOST_SHOWN else None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+        return completions(self.names, incomplete)
+
+
+def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def setting_option(setting: Field[Any]) -> Callable[[F], F]:
@@ -57,8 +61,13 @@ def setting_option(setting: Field[Any]) -> Callable[[F], F]:
     text, choices = with_flags(known.help), ", ".join(names)
     return click.option(
         flag_of(setting), setting.name, type=kind, default=default, show_default=default is not None,
-        metavar=known.metavar, help=f"{text} One of {choices}." if len(choices) > MOST_SHOWN else text,
+        metavar=known.metavar, shell_complete=_completing(known.some) if known.some else None,
+        help=f"{text} One of {choices}." if len(choices) > MOST_SHOWN else text,
     )  # fmt: skip
+
+
+def _completing(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    return lambda ctx, param, incomplete: completions(names(), incomplete)
 
 
 def settings_named(*names: str) -> Callable[[F], F]:

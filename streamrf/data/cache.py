@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamrf.data.locations import absolute, filesystem, is_pattern, is_url, matches, opened, reading
+from streamrf.data.meanings import MEANINGS, meanings
 from streamrf.data.readers import reader_by_ending
 from streamrf.data.readers.base import (
     BatchReader,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 FOLDER = ".streamrf-cache"
 HOME = "STREAMRF_CACHE"  # in the environment: another folder for all
 OPTIONS = ("dates", "decimal", "delimiter", "encoding", "header", "null")  # of files; readers may have more
-MEANINGS = ("dates", "decimal", "null")  # what values stand for: a model keeps these, others are of one file
 SAY_EVERY = 10.0  # seconds between two notes about a first read
 SHOWN_ROWS = 200_000  # fewer are there before one would see a progress bar
 
@@ -72,7 +72,7 @@ class Reading:
     @property
     def meanings(self) -> dict[str, Any]:
         """What a model keeps."""
-        return {name: value for name, value in {**self.trained, **self.options}.items() if name in MEANINGS}
+        return meanings({**self.trained, **self.options})
 
     def by_training(self, reader: type[BatchReader]) -> dict[str, Any]:
         """The options that hold because a model was trained with them."""

@@ -11,7 +11,7 @@ from streamrf.features.blend import BlendMap
 from streamrf.features.fourier import KINDS, Kind, kind_of
 from streamrf.features.fourier.frequencies import check
 from streamrf.features.fourier.map import FORMS
-from streamrf.features.kernels import make_kernel
+from streamrf.features.kernels import KERNELS, make_kernel
 from streamrf.features.precision import PRECISIONS
 from streamrf.features.targets import TASKS
 from streamrf.features.trees.map import TreesMap
@@ -40,7 +40,7 @@ class FeatureSettings(SelfDescribing):
     D: int = setting(None, "Number of random Fourier features (2000 where these are used).", within=Range(1, 2_000_000))
     kernel: str = setting(
         AUTO, "auto, gaussian, laplacian, cauchy, matern12, matern32, matern52 or matern:NU; `map='binning'` has"
-        " laplacian and bins:SHAPE."
+        " laplacian and bins:SHAPE.", some=lambda: (AUTO, *KERNELS),
     )  # fmt: skip
     length_scale: float | None = setting(None, "Width of the kernel; the pilot chooses it by default.", within=POSITIVE)
     map: str = setting(

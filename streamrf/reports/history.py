@@ -34,9 +34,10 @@ SCORES = {
 def search(evidence: Evidence) -> Section:
     """The pilot's trials, the path of lambda, and the epochs of stochastic gradients."""
     metadata, recipe = evidence.metadata, evidence.model.recipe
-    section = Section("search", "Search", "Small fits on a sample choose scaling, kernel and width. Then hold-out rows"
-                      " choose λ.")  # fmt: skip
+    section = Section("search", "Search")
     trials = [t for t in metadata.get("pilot") or () if {"length_scale", "scaling", "kernel", "D", "error"} <= set(t)]
+    section.text = "Small fits on a sample choose scaling, kernel and width. " * bool(trials)
+    section.text += "λ is chosen on rows that are not fitted to."
     binned = [trial for trial in trials if "grids" in trial]
     if smooth := [trial for trial in trials if "grids" not in trial]:
         caption = "Each point is a small fit, judged on rows it has not seen (1 is no better than the mean)."

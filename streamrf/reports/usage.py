@@ -16,6 +16,7 @@ from streamrf.reports.bounds import relative_error
 from streamrf.reports.curve import spread_columns
 from streamrf.reports.evidence import Evidence
 from streamrf.reports.page import COLOURS, Section, curve, legend, panel
+from streamrf.reports.plots import scale_errors
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.support.threads import Threads
 
@@ -115,14 +116,14 @@ def kernel(evidence: Evidence) -> Section:
     )
     shown = {f"{kind} (this model)": kernel_errors(kind, exact, X, sizes, own, seed, evidence.threads)}
     if kind != "mc" and own.frequencies.W is not None:
-        shown["mc, for comparison"] = kernel_errors("mc", exact, X, sizes, own, seed, evidence.threads)
+        shown["independent draws (mc)"] = kernel_errors("mc", exact, X, sizes, own, seed, evidence.threads)
     figure, axes = panel("features D", "relative kernel error")
     for number, (name, errors) in enumerate(shown.items()):
         axes.plot(sizes, errors, "--" if number else "-", marker="o", markersize=4, color=COLOURS[number], label=name)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
     axes.minorticks_off()
+    scale_errors(axes)
     legend(axes)
     section.text = (
         f"‖K̃ − K‖ / ‖K‖ of the {exact.label} kernel on {len(X)} {what}, for maps of this kind with fewer features."

@@ -78,6 +78,7 @@ class SolverSettings(FeatureSettings):
     threshold: float | str | None = setting(
         None, "Two classes: predict the second where its probability is above this (0.5), or above what hold-out rows"
         " choose: auto for the best balanced accuracy, f1 for the best F1 of the second class.", metavar="auto|f1|P",
+        some=lambda: AIMS,
     )  # fmt: skip
     epochs: int | None = setting(
         None, "`solver='sgd'`: most passes over the rows (10); hold-out rows stop them.", within=Range(1, 10_000),

@@ -32,7 +32,7 @@ class PlainReporter(Reporter):
     ) -> None:
         self.verbose, self._words, self._stream = verbose, words, stream
         self._what, self._begun, self._error_so_far = "", 0.0, ""
-        self._trials, self._plan = 0, ("", 0, 0)  # solver, passes and memory that were shown
+        self._trials = 0
 
     # -- sentences
 
@@ -44,11 +44,6 @@ class PlainReporter(Reporter):
             self.note(text)
 
     def planned(self, plan: Any) -> None:
-        """A plan is made again as more becomes known; one that asks for no more than the last says nothing new."""
-        solver, passes, most = self._plan
-        if (plan.solver, plan.passes) == (solver, passes) and plan.projected <= most:
-            return
-        self._plan = plan.solver, plan.passes, plan.projected
         self._say(
             f"plan: {plan.solver}, {plan.passes} pass{'es' if plan.passes > 1 else ''} over the data, projected memory"
             f" {format_bytes(plan.projected)} of a budget of {format_bytes(plan.budget)}"
@@ -92,6 +87,7 @@ class PlainReporter(Reporter):
 
     def started(self, what: str, rows: int, done: int) -> None:
         self._what, self._rows, self._first = what, rows, done
+        self._trials = 0  # those before a pass are of no stage after it
         self._begun = self._said = time.monotonic()
         self._done = done
         self._error_so_far = ""

@@ -56,6 +56,7 @@ class About:
     help: str
     flag: str | None = None  # on the command line, where it is not the name
     choices: Callable[[], Iterable[str]] | None = None  # asked late: maps and solvers may be added from outside
+    some: Callable[[], Iterable[str]] | None = None  # of more values than can be listed, for a shell to complete
     within: Range | None = None
     metavar: str | None = None
     group: str = "model"

@@ -130,6 +130,7 @@ class Training:
         self.seconds: dict[str, float] = {"pilot": 0.0}  # a run that is resumed has none
         self.fixed: dict[str, Any] = {}  # what else a checkpoint must agree with, where the settings came from outside
         self.skipped = RowSet()
+        self._shown: Plan | None = None  # the plan that was told of last
         check_reading(source, settings.budget)
 
     def run(self) -> Trained:
@@ -265,8 +266,10 @@ class Training:
         return replace(plan, why=f"the run was begun with {plan.solver}") if self.recipe.solver == AUTO else plan
 
     def _agreed(self, plan: Plan) -> Plan:
-        """The plan, shown and found to fit."""
-        self.reporter.planned(plan)
+        """The plan, shown where it is news, and found to fit."""
+        if self._is_news(plan):
+            self.reporter.planned(plan)
+            self._shown = plan
         plan = replace(plan, workers=self.engine.needs(plan.bytes))
         if plan.workers:
             self.reporter.note(plan.workers.describe())
@@ -277,6 +280,12 @@ class Training:
         if plan.cache:
             self.reporter.detail(plan.cache.why)
         return plan
+
+    def _is_news(self, plan: Plan) -> bool:
+        """A plan is made again as more becomes known; one that asks for no more than the last says nothing new."""
+        last = self._shown
+        same = last is not None and (plan.solver, plan.passes, plan.why) == (last.solver, last.passes, last.why)
+        return not (same and last is not None and plan.projected <= last.projected)
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued."""

@@ -16,6 +16,7 @@ from streamrf.data.columns import JSON, Choice
 from streamrf.data.columns.learning import feature_names, learn_columns, target_names
 from streamrf.data.convert.inputs import CodedMatrix, Conversion, open_input
 from streamrf.data.convert.outputs import write_columns, write_matrix, write_zarr
+from streamrf.data.meanings import meanings
 from streamrf.data.open import with_own_names
 from streamrf.data.readers.base import BatchReader, Progress
 from streamrf.data.source import Matrix
@@ -68,7 +69,7 @@ class _Run:
         width = sum(stored_bytes(table.schema.field(name).type) for name in names)
         rows = self._chunk(width)
         with self._progress(table.n_rows or 0) as progress, self._staged() as place:
-            done = write_columns(place, table, names, rows, progress)
+            done = write_columns(place, table, names, rows, progress, meanings(self.asked.options))
         return self._report(done, len(names), rows, None)
 
     def _selected(self, table: BatchReader) -> tuple[list[str], list[str]]:
@@ -100,7 +101,7 @@ class _Run:
         rows = min(rows, matrix.n_rows)
         with self._progress(matrix.n_rows) as progress, self._staged() as place:
             if self.to_zarr:
-                write_zarr(place, matrix, rows, dtype, progress)
+                write_zarr(place, matrix, rows, dtype, progress, meanings(self.asked.options))
             else:
                 write_matrix(place, matrix, rows, progress)
         return self._report(matrix.n_rows, matrix.n_features, rows, matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamrf.data.columns import JSON
+from streamrf.data.meanings import IN_PARQUET, IN_ZARR
 from streamrf.data.readers.base import BatchReader, Progress
 from streamrf.data.source import Matrix, Rows
 from streamrf.data.writers.tables import write_tables
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
 ATTRIBUTE = "streamrf"
 
 
-def write_zarr(place: Path, matrix: Matrix, rows: int, dtype: np.dtype, progress: Progress) -> None:
+def write_zarr(
+    place: Path, matrix: Matrix, rows: int, dtype: np.dtype, progress: Progress, reading: JSON | None = None
+) -> None:
     """Fill an empty directory; every chunk is written once."""
     import zarr  # not for those who write parquet
 
     group = zarr.open_group(str(place), mode="w", zarr_format=3)
-    group.attrs[ATTRIBUTE] = described(matrix)
+    group.attrs[ATTRIBUTE] = described(matrix, reading)
     X = _array(group, "X", (matrix.n_rows, matrix.n_features), rows, dtype)
     y = None
     if matrix.y_dtype is not None:
@@ -47,12 +51,13 @@ def write_zarr(place: Path, matrix: Matrix, rows: int, dtype: np.dtype, progress
         raise DataError(f"{matrix.location} ends at row {done:,}, and it had {matrix.n_rows:,}")
 
 
-def described(matrix: Matrix) -> JSON:
-    """What a reader of the group may want to know of where its columns came from."""
+def described(matrix: Matrix, reading: JSON | None = None) -> JSON:
+    """What a reader of the group may want to know of where its columns came from; ``reading`` is of text."""
     return {
         "feature_names": None if matrix.feature_names is None else list(matrix.feature_names),
         "target_names": None if matrix.target_names is None else list(matrix.target_names),
         "columns": None if matrix.columns is None else matrix.columns.to_json(),
+        **({IN_ZARR: reading} if reading else {}),
     }
 
 
@@ -92,9 +97,12 @@ def _joined(parts: list[Rows]) -> Rows:
     return X, None if parts[0][1] is None else np.concatenate([y for _, y in parts if y is not None])
 
 
-def write_columns(place: Path, table: BatchReader, names: list[str], rows: int, progress: Progress) -> int:
+def write_columns(
+    place: Path, table: BatchReader, names: list[str], rows: int, progress: Progress, reading: JSON
+) -> int:
     """Columns as they are: how they become numbers is decided when a model is trained."""
-    schema = pa.schema([_storable(table.schema.field(name)) for name in names])
+    metadata = {IN_PARQUET: json.dumps(reading).encode()} if reading else None
+    schema = pa.schema([_storable(table.schema.field(name)) for name in names], metadata)
     tables = (pa.Table.from_batches([batch]) for batch in table.batches(names))
     return write_tables(place, schema, tables, rows, progress)
 

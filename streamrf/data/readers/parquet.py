@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from threading import Lock
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from streamrf.data.columns import Choice
 from streamrf.data.columns.encoding import about_column
 from streamrf.data.locations import drop_pages, filesystem, is_url, reading
+from streamrf.data.meanings import meanings_in_footer
 from streamrf.data.parts import ENDINGS, data_files
 from streamrf.data.readers.base import BatchReader, Progress, silent
 from streamrf.data.readers.columns import ColumnSource, RowGroup
@@ -55,6 +56,7 @@ class ParquetSource(ColumnSource):
         files = ParquetFiles(data_files(location))
         self._place, self._paths, self._stored = location, files.paths, files
         super().__init__(files.names[0] if files.paths == [location] else location, files, choice)
+        self.reading = files.meanings()
 
     def members(self) -> tuple[Source, ...]:
         """The files, as each would be read alone: one that is named later by itself is recognised."""
@@ -162,6 +164,10 @@ class ParquetFiles:
 
     def schemas(self) -> list[pa.Schema]:
         return [footer.schema.to_arrow_schema() for footer in self._footers]
+
+    def meanings(self) -> dict[str, Any]:
+        """What was said of values, where the files were converted from text."""
+        return meanings_in_footer(self._footers[0].metadata)
 
     def stored(self) -> dict[str, str]:
         """Size, time or ETag of each file, and a digest of its footer as it was read when it was opened."""

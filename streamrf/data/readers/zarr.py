@@ -33,6 +33,7 @@ from zarr.core.sync import sync
 
 from streamrf.data.columns import JSON, Choice, optional_columns
 from streamrf.data.locations import drop_pages, is_url, missing_package, no_such, reading
+from streamrf.data.meanings import IN_ZARR, kept_meanings
 from streamrf.data.readers.arrays import as_matrix, as_targets, set_arrays
 from streamrf.data.readers.base import RowReader
 from streamrf.data.source import LABEL_BYTES, Span, Spec, even_spans
@@ -67,7 +68,7 @@ class ZarrSource(RowReader):
     def _set_names(self, kept: JSON) -> None:
         """What `streamrf convert` noted about the columns that became X and y."""
         names, targets = kept.get("feature_names"), kept.get("target_names")
-        self.columns = optional_columns(kept.get("columns"))
+        self.columns, self.reading = optional_columns(kept.get("columns")), kept_meanings(kept.get(IN_ZARR))
         self.feature_names = None if names is None else tuple(names)
         self.target_names = None if targets is None else tuple(targets)
         if self.feature_names is not None and len(self.feature_names) != self.n_features:
