@@ -73,12 +73,13 @@ def look_up(
     out[start:stop] = 0
     for p in range(high.shape[0]):
         grid = table[starts[p] : starts[p + 1]]
-        if high[p] < 0:
+        row, up, mask = high[p, 0], high[p, 1], high[p, 2]
+        if row < 0:
             for r in range(start, stop):
                 out[r] += grid[indices[p, r]]
         else:
             for r in range(start, stop):
-                out[r] += grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)]
+                out[r] += grid[np.int64(indices[p, r]) | ((np.int64(indices[row, r]) << up) & mask)]
 
 
 @kernel
@@ -87,24 +88,26 @@ def add_to_buckets(
 ) -> None:
     """Add one integer a row to the buckets of grid p."""
     grid = totals[starts[p] : starts[p + 1]]
-    if high[p] < 0:
+    row, up, mask = high[p, 0], high[p, 1], high[p, 2]
+    if row < 0:
         for r in range(indices.shape[1]):
             grid[indices[p, r]] += values[r]
     else:
         for r in range(indices.shape[1]):
-            grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)] += values[r]
+            grid[np.int64(indices[p, r]) | ((np.int64(indices[row, r]) << up) & mask)] += values[r]
 
 
 @kernel
 def count_buckets(indices: np.ndarray, p: int, starts: np.ndarray, high: np.ndarray, counts: np.ndarray) -> None:
     """Add one a row to the buckets of grid p."""
     grid = counts[starts[p] : starts[p + 1]]
-    if high[p] < 0:
+    row, up, mask = high[p, 0], high[p, 1], high[p, 2]
+    if row < 0:
         for r in range(indices.shape[1]):
             grid[indices[p, r]] += 1
     else:
         for r in range(indices.shape[1]):
-            grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)] += 1
+            grid[np.int64(indices[p, r]) | ((np.int64(indices[row, r]) << up) & mask)] += 1
 
 
 @kernel
