@@ -57,8 +57,9 @@ def add_gains(
         for i in range(len(rows)):
             table[cells[i] * width + bytes_[rows[i]]] += words[rows[i]]
         for cell in range(many):
-            sums = table[cell * width : (cell + 1) * width]
-            whole, left = sums.sum(), np.int64(0)
+            sums, whole, left = table[cell * width : (cell + 1) * width], np.int64(0), np.int64(0)
+            for k in range(width):
+                whole += sums[k]
             if whole == 0:
                 continue
             nothing = _explained(left, whole, ridge)
@@ -154,7 +155,8 @@ def add_scores(
             for j in range(inputs):
                 block[j, r] = X[first + r, j]
         for tree in range(trees):
-            leaf[:] = 0
+            for r in range(ROWS_A_BLOCK):
+                leaf[r] = 0
             for level in range(depth):
                 line, threshold = block[columns[tree, level]], thresholds[tree, level]
                 for r in range(ROWS_A_BLOCK):

@@ -70,6 +70,7 @@ def _best_cut(
         all_ = np.float64(sums[WHOLE, k] >> COUNT_BITS)
         whole += all_ * all_ / (count + ridge)
     best, column, cut = whole, -1, -1
+    left, rest = np.int64(LEFT), np.int64(REST)  # variables: ``_gain`` is compiled once for both
     for c in range(len(lines)):
         line, width = lines[c], offsets[c + 1] - offsets[c]
         for k in range(outputs):
@@ -81,13 +82,13 @@ def _best_cut(
             if member >= 0:
                 for k in range(outputs):
                     sums[REST, k] = sums[WHOLE, k] - table[k, at]
-                gain = _gain(sums, REST, ridge, least)
+                gain = _gain(sums, rest, ridge, least)
                 if gain > best or (gain == best and member < column):
                     best, column, cut = gain, member, 0
             if code < width - 1:
                 for k in range(outputs):
                     sums[LEFT, k] += table[k, at]
-                gain, own = _gain(sums, LEFT, ridge, least), columns[line]
+                gain, own = _gain(sums, left, ridge, least), columns[line]
                 if gain > best or (gain == best and own < column):
                     best, column, cut = gain, own, code
     return best - whole, column, cut
@@ -135,10 +136,11 @@ def grow_below(
     ``ends``, and their histograms in ``below`` where there is room for any. ``every`` has columns by rows; fewer rows
     than ``fewest`` are not parted. A tree of few leaves keeps the nodes whose path gains most at its narrowest, which
     is ``narrow`` of each node: below a node that falls behind all of ``leading``, nothing is grown."""
-    spares, pending = len(tables) - 1, 1
+    spares, pending, root = len(tables) - 1, 1, np.int64(0)
+    copied, zeroed, taken = np.int64(1), np.int64(0), np.int64(-1)  # variables: ``_move`` is compiled once for them all
     for at in range(len(tables)):
         free[at] = len(tables) - 1 - at
-    _wait(waiting, 0, node, level, start, end, 0)
+    _wait(waiting, root, node, level, start, end, root)
     while pending:
         pending -= 1
         node, level, start = waiting[pending, 0], waiting[pending, 1], waiting[pending, 2]
@@ -147,7 +149,7 @@ def grow_below(
         if level == stop:
             ends[node, 0], ends[node, 1] = start, end
             if len(below):
-                _move(tables, at, below, node + 1 - (1 << stop), 1)
+                _move(tables, at, below, node + 1 - (1 << stop), copied)
             continue
         if end - start < fewest:
             continue
@@ -171,11 +173,11 @@ def grow_below(
             continue
         spares -= 2
         small, large = free[spares], free[spares + 1]  # the second is where the parent's is
-        _move(tables, small, tables, small, 0)
+        _move(tables, small, tables, small, zeroed)
         fewer = middle - start < end - middle
         part = order[start:middle] if fewer else order[middle:end]
         count_rows(codes, lines, offsets, part, words, tables[small])
-        _move(tables, small, tables, large, -1)
+        _move(tables, small, tables, large, taken)
         for place in range(2):  # the larger side is grown first: it gains more
             side = place if fewer else 1 - place
             first, last = (middle, end) if side else (start, middle)
