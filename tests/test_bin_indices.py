@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrf.data.readers.memory import ArraySource
-from streamrf.data.source import Block, Span
+from streamrf.data.source import Block, Span, work_spans
 from streamrf.data.split import Split, chosen_rows
 from streamrf.features.binning.index_cache import (
     DISK,
@@ -218,6 +218,20 @@ def test_numbered_bin_indices_are_the_same_from_the_cache_and_from_the_rows(plac
     end_run("numbered")
     with pytest.raises(MismatchError):
         known_indexer(mine.key)
+
+
+def test_what_is_kept_is_read_without_a_copy():
+    """A chunk that was read in several parts is kept in these, and read in them."""
+    mine = indexer()
+    source = BinIndexSource(ArraySource(X, Y), mine)
+    for span in (Span(0, 150), Span(150, 300)):
+        mine.indices_to_keep(Block(X[slice(*span)], Y[slice(*span)], np.arange(*span)), ALONE)
+    assert list(source.chunks()) == [Span(0, ROWS)]
+    put(mine.cache, Span(300, ROWS))
+    assert list(work_spans(source, 150, 10**9)) == [Span(0, 150), Span(150, 300), Span(300, ROWS)]
+    for span in work_spans(source, 150, 10**9):
+        kept = next(mine.cache.parts(span))[1].indices()
+        assert np.shares_memory(source.read(span).X, kept)
 
 
 # -- the sums

@@ -445,7 +445,7 @@ def test_planning_reads_no_rows():
     plan = planned(source=Unreadable(X, Y))
     assert plan.solver == "cg"
     assert plan.passes > 2
-    assert "bin indices of 2,500 rows take 200 kB" in plan.cache.why
+    assert "bin indices of 2,500 rows take 140 kB" in plan.cache.why
 
 
 def test_a_plan_grows_with_grids_and_slots():

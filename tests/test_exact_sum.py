@@ -125,8 +125,8 @@ def test_limbs_do_not_overflow_between_carries():
         for mantissa in (2.0 - 2.0**-52, 2.0 - 2.0**-26, 1.0 + 2.0**-52):
             value = np.array([[mantissa * 2.0**exponent]])
             sums, squares = zero_sums(1), zero_squares(1)
-            exact_sum._add_values(sums, value)
-            exact_sum._add_squares(squares, value)
+            exact_sum._add_values(sums, value, False)
+            exact_sum._add_values(squares, value, True)
             assert 0 < sums.max() < 2**63 // exact_sum._ROWS_PER_CALL
             assert 0 < squares.max() < 2**63 // exact_sum._ROWS_PER_CALL
             assert max(sums.max(), squares.max()) < 3 * 2**32

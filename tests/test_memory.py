@@ -292,6 +292,20 @@ def test_exact_sums_of_landmarks_are_estimated_at_the_precision_they_mostly_have
     assert set(seen) == {asked}
 
 
+@pytest.mark.parametrize("solver", ["cholesky", "cg"])
+def test_landmarks_are_estimated_at_their_own_speed(monkeypatch, solver):
+    """An exponential of double precision takes many times as long as a cosine of single precision."""
+    monkeypatch.setattr(rates, "rates_of_this_machine", lambda *_: Rates(1e9, 1e9, 1e15, 1e15))
+    source, seconds = ArraySource(np.zeros((5000, 3)), np.zeros(5000)), {}
+    for speed in (1e6, 2e6):
+        monkeypatch.setattr(rates, "landmarks_a_second", lambda bits, threads, d, speed=speed: speed)
+        recipe = Recipe(map="landmarks", D=100, bits="float64", solver=solver, ridge=1e-6)
+        plan = plan_run(source, recipe, outputs=1, threads=1, budget=2**32)
+        seconds[speed] = estimate_run(plan)["pass"]
+    assert seconds[1e6] == pytest.approx(2 * seconds[2e6])
+    assert seconds[1e6] >= 5000 * 100 / 1e6
+
+
 def test_the_plan_command_reads_no_rows(tmp_path, monkeypatch):
     big_zarr(tmp_path / "t.zarr", 1000, 4, 500)
     monkeypatch.setattr(ZarrSource, "_features", Unreadable.read)

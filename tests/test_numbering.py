@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from streamrf.features.binning.layout import Layout
+from streamrf.features.binning.layout import Layout, words_of
 from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.binning.normal import add_counts, add_values, scores
 from streamrf.features.binning.numbering import Numbering
@@ -97,11 +97,33 @@ def test_numbered_grids_survive_files_and_processes(maps):
         map_from_parts(document, {**stored, "binning.occupied": stored["binning.occupied"][:3]})
 
 
-def test_a_grid_takes_a_second_word_only_where_it_must():
-    layout = Layout.packed(np.cumsum([0, 10, 65_536, 65_537, 3, 10**6]))
-    assert layout.high.tolist() == [-1, -1, 5, -1, 6]
-    assert layout.rows == 7
-    indices = np.array([[9], [65_535], [65_536], [2], [999_999]], np.uint32)
-    words = np.empty((7, 1), np.uint16)
+def test_grids_take_a_word_and_share_others_for_what_it_cannot_hold():
+    bins = [10, 1 << 16, (1 << 16) + 1, 3, 10**6, 1 << 30, 1 << 17]
+    layout = Layout.packed(np.cumsum([0, *bins]))
+    assert layout.high[:, 0].tolist() == [-1, -1, 7, -1, 7, 8, 8]
+    assert layout.rows == 9
+    rng = np.random.default_rng(0)
+    indices = np.array([[0, each - 1, *rng.integers(0, each, 50)] for each in bins], np.uint32)
+    words = np.full((9, 52), 0xFFFF, np.uint16)
     layout.pack(indices, words)
     assert (layout.unpack(words) == indices).all()
+    assert words_of(100, 1 << 17) == 100 + 100 // 8 + 1
+    assert words_of(100, 1 << 15) == 100
+
+
+@pytest.mark.parametrize("bins", [[1 << 17] * 20, [1 << 16, 70_000, 10**6, 5, 300_000]])
+def test_sums_over_shared_words_are_those_over_whole_indices(bins):
+    layout = Layout.packed(np.cumsum([0, *bins]))
+    rng = np.random.default_rng(0)
+    indices = np.array([rng.integers(0, each, 700) for each in bins], np.uint32)
+    words = np.empty((layout.rows, 700), np.uint16)
+    layout.pack(indices, words)
+    places = indices + layout.starts[:-1, None]
+    table, values = rng.integers(-9, 9, (2, layout.starts[-1])), rng.integers(-9, 9, (2, 700))
+    assert (scores(words, table, ALONE, layout=layout) == table[:, places].sum(axis=1)).all()
+    totals, counts = np.zeros_like(table), np.zeros(layout.starts[-1], np.int32)
+    add_values(words, values, totals, ALONE, layout=layout)
+    add_counts(words, counts, ALONE, layout=layout)
+    assert (counts == np.bincount(places.reshape(-1), minlength=len(counts))).all()
+    for row, sums in zip(values, totals, strict=True):
+        assert (sums == np.bincount(places.reshape(-1), np.tile(row, len(bins)), len(counts))).all()

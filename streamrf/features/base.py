@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from streamrf.features.precision import Precision
 from streamrf.support import simd
-from streamrf.support.compiled import inner_kernel, kernel
+from streamrf.support.compiled import kernel
 from streamrf.support.errors import InputError
 from streamrf.support.simd import I64, aligned_empty, call, counted_loop, lanes, own_function, prefetch
 from streamrf.support.storage.safejson import JSON
@@ -32,7 +32,7 @@ def _dots(outputs: int) -> simd.Codegen:
     """Code for the dot products of two rows, ``apart`` bytes apart, with lines of W: LANES sums of each go on."""
 
     def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
-        element, real = (context.get_value_type(signature.args[number].dtype) for number in (6, 7))
+        element, real = (context.get_value_type(signature.args[number].dtype) for number in (7, 8))
 
         def body(inner: ir.IRBuilder, *places: ir.Value) -> None:
             _dot_tile(inner, element, real, outputs, *places)
@@ -85,60 +85,53 @@ def _dot_tile(
         builder.store(value, place, align=4)
 
 
-def _intrinsic(outputs: int, Z: T, W: T) -> simd.Intrinsic:
-    return types.void(*[types.intp] * 6, Z, W), _dots(outputs)
-
-
 @intrinsic
-def _dot_one(typing: simd.Typing, z: T, apart: T, w: T, stride: T, count: T, sums: T, Z: T, W: T) -> simd.Intrinsic:
-    return _intrinsic(1, Z, W)
+def _dot(
+    typing: simd.Typing, outputs: T, z: T, apart: T, w: T, stride: T, count: T, sums: T, Z: T, W: T
+) -> simd.Intrinsic:
+    """As many outputs as are asked for: code for each number of them that a group may have."""
+
+    def codegen(context: simd.Lowering, builder: ir.IRBuilder, signature: simd.Signature, args: simd.Args) -> ir.Value:
+        for number in range(1, GROUP_BYTES // (signature.args[8].dtype.bitwidth // 8) + 1):
+            with builder.if_then(builder.icmp_signed("==", args[0], ir.Constant(I64, number))):
+                _dots(number)(context, builder, signature, args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 7, Z, W), codegen
 
 
-@intrinsic
-def _dot_two(typing: simd.Typing, z: T, apart: T, w: T, stride: T, count: T, sums: T, Z: T, W: T) -> simd.Intrinsic:
-    return _intrinsic(2, Z, W)
-
-
-@intrinsic
-def _dot_three(typing: simd.Typing, z: T, apart: T, w: T, stride: T, count: T, sums: T, Z: T, W: T) -> simd.Intrinsic:
-    return _intrinsic(3, Z, W)
-
-
-@kernel
 def dot_rows(Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, out: np.ndarray) -> None:
     """``out[r, o] = intercept[o] + Z[r] . W[o]``."""
     group = GROUP_BYTES // W.itemsize
-    for o in range(0, len(W), group):
-        last = min(o + group, len(W))
-        _dot_group(Z, rows, W[o:last], intercept[o:last], out[:, o:last])
+    _dot_rows(Z, rows, W, intercept, group, np.empty((rows + 1) * group * LANES, W.dtype), out)
 
 
-@inner_kernel
-def _dot_group(Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, out: np.ndarray) -> None:
-    """Outputs that share one reading of the features, a tile of them at a time, whose weights stay in the first cache.
-
-    A last row without a partner is taken twice.
+@kernel
+def _dot_rows(
+    Z: np.ndarray, rows: int, W: np.ndarray, intercept: np.ndarray, group: int, sums: np.ndarray, out: np.ndarray
+) -> None:
+    """Outputs of a group share one reading of the features, a tile of them at a time, whose weights stay in the first
+    cache. A last row without a partner is taken twice.
     """
-    outputs, count = W.shape
-    sums = np.zeros((rows + 1, outputs, LANES), W.dtype)
     z, w, s, tile = Z.ctypes.data, W.ctypes.data, sums.ctypes.data, TILE_BYTES // W.itemsize
-    for k in range(0, count, tile):
-        size, weights = np.intp(min(tile, count - k)), np.intp(w + k * W.itemsize)
-        for r in range(0, rows, 2):
-            row, place = np.intp(z + r * Z.strides[0] + k * Z.itemsize), np.intp(s + r * sums.strides[0])
-            apart = np.intp(Z.strides[0] if r + 1 < rows else 0)
-            if outputs == 1:
-                _dot_one(row, apart, weights, W.strides[0], size, place, Z, W)
-            elif outputs == 2:
-                _dot_two(row, apart, weights, W.strides[0], size, place, Z, W)
-            else:
-                _dot_three(row, apart, weights, W.strides[0], size, place, Z, W)
-    for r in range(rows):
-        for o in range(outputs):
-            total = sums[r, o, 0]
-            for lane in range(1, LANES):
-                total += sums[r, o, lane]
-            out[r, o] = np.float64(total) + intercept[o]
+    count, z_stride, w_stride = W.shape[1], Z.strides[0], W.strides[0]
+    for first in range(0, W.shape[0], group):
+        outputs = min(group, W.shape[0] - first)
+        for i in range((rows + 1) * outputs * LANES):
+            sums[i] = 0
+        for k in range(0, count, tile):
+            size, weights = min(tile, count - k), w + first * w_stride + k * W.itemsize
+            for r in range(0, rows, 2):
+                row, place = z + r * z_stride + k * Z.itemsize, s + r * outputs * LANES * sums.itemsize
+                apart = z_stride if r + 1 < rows else 0
+                _dot(outputs, row, apart, weights, w_stride, size, place, Z, W)
+        for r in range(rows):
+            for o in range(outputs):
+                start = (r * outputs + o) * LANES
+                total = sums[start]
+                for lane in range(1, LANES):
+                    total += sums[start + lane]
+                out[r, first + o] = np.float64(total) + intercept[first + o]
 
 
 def batch_rows(row_bytes: int, room: int = BATCH_BYTES) -> int:

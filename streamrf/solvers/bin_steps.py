@@ -43,25 +43,18 @@ def _preconditioned(value: float, weight: float) -> float:
 
 
 @kernel
-def _dots(
-    direction: np.ndarray, unit: float, totals: np.ndarray, factor: float, ridge: float, residual: np.ndarray
-) -> tuple[float, float]:
-    """p'(A + ridge)p and p'r, in a fixed order."""
-    bend, descent = 0.0, 0.0
+def _go(
+    direction: np.ndarray, unit: float, totals: np.ndarray, factor: float, ridge: float, solution: np.ndarray,
+    residual: np.ndarray, diagonal: np.ndarray,
+) -> float:  # fmt: skip
+    """Along the direction, so far as p'(A + ridge)p and p'r say; what is left, in the preconditioner's norm. All sums
+    are in a fixed order."""
+    bend, descent, rho = 0.0, 0.0, 0.0
     for i in range(direction.shape[0]):
         p = direction[i] * unit
         bend += p * (totals[i] * factor + ridge * p)
         descent += p * residual[i]
-    return bend, descent
-
-
-@kernel
-def _move(
-    direction: np.ndarray, unit: float, totals: np.ndarray, factor: float, ridge: float, by: float,
-    solution: np.ndarray, residual: np.ndarray, diagonal: np.ndarray,
-) -> float:  # fmt: skip
-    """Go so far along the direction; what is left, in the preconditioner's norm."""
-    rho = 0.0
+    by = descent / bend if bend > 0 else 0.0
     for i in range(direction.shape[0]):
         p = direction[i] * unit
         solution[i] += by * p
@@ -235,12 +228,8 @@ class BinSteps:
         rho = np.empty(len(state.rho))
 
         def work(g: int) -> None:
-            unit = state.unit[g]
-            factor = system.factor * unit
-            about = state.direction[g], unit, totals[g], factor, system.ridge
-            bend, descent = _dots(*about, state.residual[g])
-            by = descent / bend if bend > 0 else 0.0
-            rho[g] = _move(*about, by, state.solution[g], state.residual[g], system.diagonal)
+            unit, about = state.unit[g], (state.solution[g], state.residual[g], system.diagonal)
+            rho[g] = _go(state.direction[g], unit, totals[g], system.factor * unit, system.ridge, *about)
 
         self.threads.each(work, range(len(rho)))
         keep = np.divide(rho, state.rho, out=np.zeros_like(rho), where=state.rho > 0)

@@ -19,6 +19,7 @@ import numpy as np
 
 from streamrf.data.source import Block
 from streamrf.features.binning.index_cache import DISK, MEMORY, NOWHERE, end_run, indexer_of_run
+from streamrf.features.binning.layout import words_of
 from streamrf.features.binning.map import BinningMap, GammaWidths
 from streamrf.features.binning.normal import ROWS_A_BLOCK, add_values, scores
 from streamrf.features.binning.numbering import Numbering
@@ -89,11 +90,11 @@ class Binning(Solver):
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
         """Reading hides behind computing where it is faster."""
         sizes = plan.sizes
-        grids, _ = table_of(sizes)
+        grids, bins = table_of(sizes)
         n, outputs, (hash_rate, step_rate) = sizes.rows, sizes.outputs, _rates(sizes.threads)
         read, hashing = n * sizes.row_bytes / READ_RATE, n * grids * sizes.source.n_features / hash_rate
         step, place = n * grids * outputs / step_rate, plan.cache.place if plan.cache else NOWHERE
-        fetch = {MEMORY: 0.0, DISK: 4.0 * n * grids / DISK_RATE, NOWHERE: read + hashing}[place]
+        fetch = {MEMORY: 0.0, DISK: 2.0 * n * words_of(grids, bins) / DISK_RATE, NOWHERE: read + hashing}[place]
         return {
             "pass": max(read, hashing + step / (2 * outputs)),
             "solve": TYPICAL_STEPS * max(step, fetch * -(-outputs // plan.outputs_at_once)),
@@ -136,6 +137,7 @@ class Binning(Solver):
         """From now on there are only bins that have rows."""
         self.indexer = self.indexer.numbered(numbering)
         self.pipeline = replace(self.pipeline, map=self.indexer.map)
+        memory.give_back()  # indices of slots
 
     def _solve(self, opened: Opened, kept: Kept | None) -> Fitted:
         """Hold-out rows choose a step for each output, others judge it, and then all of them are in."""
@@ -148,6 +150,7 @@ class Binning(Solver):
             self._search(groups, most, choosing)
             groups.verdict = self._verdict(groups, choosing, judges)
             self.reporter.detail("the rows held out now join")
+            memory.give_back()  # steps of the search
         groups.run(JOIN, most, JOIN_STEPS)
         joining = int(groups.limits(JOIN, JOIN_STEPS).max())
         return replace(self._fitted(opened, groups, joining), judges=judges, choosing=choosing)
@@ -237,13 +240,12 @@ def _outputs_at_once(plan: Plan, bins: int) -> int:
 def choose_cache(sizes: Sizes, grids: int, room: int) -> CachePlan:
     """In memory if they fit; else on disk, if reading them there is faster than making them again."""
     n, d = sizes.rows, sizes.source.n_features
-    size = n * (
-        4 * grids + 24 + 8 * (1 if sizes.classes else sizes.outputs)
-    )  # beside them numbers, keys, weights, targets
+    words = 2 * words_of(grids, table_of(sizes)[1])
+    size = n * (words + 24 + 8 * (1 if sizes.classes else sizes.outputs))  # beside them numbers, keys, weights, targets
     what = f"the bin indices of {n:,} rows take {format_bytes(size)}"
     if SLACK * size <= room:
         return CachePlan(MEMORY, size, size, f"{what}, which the budget has left")
-    again, kept = sizes.row_bytes / READ_RATE + grids * d / HASH_RATE, 4 * grids / DISK_RATE
+    again, kept = sizes.row_bytes / READ_RATE + grids * d / HASH_RATE, words / DISK_RATE
     free = shutil.disk_usage(tempfile.gettempdir()).free
     left = f"{what}, and the budget has {format_bytes(max(room, 0))} left"
     if kept < again and 1.1 * size <= free:

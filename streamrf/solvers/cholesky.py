@@ -91,9 +91,10 @@ class Cholesky(Solver):
     @classmethod
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
         sizes, recipe = plan.sizes, plan.sizes.recipe
-        rates = speed.rates_of_this_machine(likely_bits(sizes), sizes.threads)
-        n, D = sizes.rows, recipe.D
-        compute = n * D / rates.features(sizes.source.n_features) + n * float(gram_layout(sizes).size) ** 2 / rates.gram
+        bits, n, D, d = likely_bits(sizes), sizes.rows, recipe.D, sizes.source.n_features
+        rates = speed.rates_of_this_machine(bits, sizes.threads)
+        values = speed.landmarks_a_second(bits, sizes.threads, d) if recipe.map == LANDMARKS else rates.features(d)
+        compute = n * D / values + n * float(gram_layout(sizes).size) ** 2 / rates.gram
         lambdas = 1 if recipe.ridge is not None else LAMBDAS
         solves = 2 + lambdas if not plan.folds else plan.folds * (lambdas + 1) + 3
         return {

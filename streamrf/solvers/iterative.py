@@ -14,6 +14,7 @@ from streamrf.data.source import Block, Source
 from streamrf.data.split import NONE_HELD
 from streamrf.features.base import Scorer, batch_rows, scored_width
 from streamrf.features.precision import make_precision
+from streamrf.features.settings import LANDMARKS
 from streamrf.solvers import rates as speed
 from streamrf.solvers.base import Fitted, Run, Solver
 from streamrf.solvers.conjugate_gradients import CentredMoments, NormalSystem
@@ -111,7 +112,9 @@ class IterativeSolver(Solver):
         sizes, recipe = plan.sizes, replace(plan.sizes.recipe, solver=cls.name)
         rates = speed.rates_of_this_machine(recipe.bits, sizes.threads)
         n, D, d = sizes.rows, recipe.D, sizes.source.n_features
-        features, reading = n * D / rates.features(d), n * sizes.row_bytes / rates.read
+        landmarks = recipe.map == LANDMARKS
+        values = speed.landmarks_a_second(recipe.bits, sizes.threads, d) if landmarks else rates.features(d)
+        features, reading = n * D / values, n * sizes.row_bytes / rates.read
         together = sizes.outputs * (cls.lambdas if recipe.ridge is None else 1)
         pulling = n * D * (PULLING + EACH * together) / rates.cosines
         m = sample_rows(recipe, n, sizes.budget - sizes.reserved)

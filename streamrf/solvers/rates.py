@@ -9,8 +9,9 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
+from streamrf.features.fourier.landmarks import LandmarkMap
 from streamrf.features.fourier.map import PackedCosines
-from streamrf.features.precision import LIMITS
+from streamrf.features.precision import LIMITS, make_precision
 from streamrf.statistics.gram_kernels import Layout, choose_product
 from streamrf.support.threads import Threads, seconds_of
 
@@ -50,6 +51,16 @@ def _map_seconds(d: int, threads: Threads) -> float:
     packed = PackedCosines.pack(rng.standard_normal((960, d)), np.zeros(960), np.float32)
     X, out = rng.standard_normal((1024, d)).astype(np.float32), np.empty((1024, packed.padded), np.int16)
     return _best(lambda: packed.compute(X, 127, out, threads))
+
+
+@lru_cache(maxsize=4)
+def landmarks_a_second(bits: str, threads: int, d: int) -> float:
+    """Values of a kernel at landmarks, of rows of d inputs: an exponential each, some of them in double precision."""
+    precision, rng = make_precision("12" if bits == "auto" else bits), np.random.default_rng(0)
+    map = LandmarkMap("gaussian", rng.standard_normal((960, d)), np.ones(d), precision)
+    X, out = rng.standard_normal((1024, d)), map.block(1024, precision.features)
+    with Threads(threads) as pool:
+        return 1024 * 960 / _best(lambda: map.compute(X, out, pool))
 
 
 def _gram_rate(bits: str, threads: Threads) -> float:

@@ -12,7 +12,6 @@ Between two carries a limb grows by less than 2^32 a deposit and takes at most 3
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -46,12 +45,12 @@ def as_floats(X: np.ndarray) -> np.ndarray:
 
 def add_columns(sums: np.ndarray, X: np.ndarray) -> None:
     """Add the rows of X (n, d) to the sums (d, limbs) of its columns. DataError for NaN and infinities."""
-    _add_all(_add_values, sums, X)
+    _add_all(sums, X, squared=False)
 
 
 def add_column_squares(squares: np.ndarray, X: np.ndarray) -> None:
     """Add the exact squares of the rows of X (n, d) to ``squares`` (d, limbs)."""
-    _add_all(_add_squares, squares, X)
+    _add_all(squares, X, squared=True)
 
 
 def add_values(limbs: np.ndarray, values: np.ndarray) -> None:
@@ -59,10 +58,10 @@ def add_values(limbs: np.ndarray, values: np.ndarray) -> None:
     add_columns(limbs[None, :], np.asarray(values)[:, None])
 
 
-def _add_all(kernel: Callable[[np.ndarray, np.ndarray], int], limbs: np.ndarray, X: np.ndarray) -> None:
+def _add_all(limbs: np.ndarray, X: np.ndarray, *, squared: bool) -> None:
     total = np.zeros_like(limbs)  # a block that is refused must leave the sums as they were
     for start in range(0, len(X), _ROWS_PER_CALL):
-        bad = kernel(total, as_floats(X[start : start + _ROWS_PER_CALL]))
+        bad = _add_values(total, as_floats(X[start : start + _ROWS_PER_CALL]), squared)
         if bad >= 0:
             raise DataError(f"column {bad} has NaN or infinite values, which cannot be summed: drop or fix these rows")
         carry(total)
@@ -96,22 +95,11 @@ def _deposit(limbs: np.ndarray, column: int, m: np.int64, position: np.int64, si
 
 
 @kernel
-def _add_values(limbs: np.ndarray, X: np.ndarray) -> int:
-    """Returns the column of the first value that is not finite, or -1."""
-    for i in range(X.shape[0]):
-        for j in range(X.shape[1]):
-            bits = np.float64(X[i, j]).view(np.int64)
-            exponent = _exponent(bits)
-            if exponent == 0x7FF:
-                return j
-            m, position = _integer(bits, exponent)
-            _deposit(limbs, j, m, position, bits >> 63)
-    return -1
+def _add_values(limbs: np.ndarray, X: np.ndarray, squared: bool) -> int:
+    """Returns the column of the first value that is not finite, or -1.
 
-
-@kernel
-def _add_squares(limbs: np.ndarray, X: np.ndarray) -> int:
-    """As ``_add_values``, with m^2 in up to three products; integers and float32 have short mantissas and need one."""
+    Squares are added in up to three products; integers and float32 have short mantissas and need one.
+    """
     plus = np.int64(0)  # a variable: a plain 0 would have ``_deposit`` compiled once more
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
@@ -120,6 +108,9 @@ def _add_squares(limbs: np.ndarray, X: np.ndarray) -> int:
             if exponent == 0x7FF:
                 return j
             m, position = _integer(bits, exponent)
+            if not squared:
+                _deposit(limbs, j, m, position, bits >> 63)
+                continue
             high = m >> 26
             low = m & 0x3FFFFFF
             _deposit(limbs, j, high * high, 2 * position + 52, plus)

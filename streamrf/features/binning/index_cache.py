@@ -10,7 +10,7 @@ import os
 import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import IO, Any, Protocol
@@ -19,7 +19,7 @@ import numpy as np
 
 from streamrf.data.open import WRAPPERS, open_source
 from streamrf.data.screening import screen
-from streamrf.data.source import Block, Source, Span, joined
+from streamrf.data.source import MANY, Block, EvenSpans, Source, Span, joined
 from streamrf.data.split import NONE_HELD, Split
 from streamrf.data.wrappers import SourceWrapper
 from streamrf.features.binning.map import BinningMap
@@ -254,6 +254,17 @@ class BinIndexSource(SourceWrapper):
         super().__init__(source)
         self.indexer, self.n_features, self.n_outputs, self.has_weights = indexer, indexer.map.layout.rows, 0, False
         self.x_dtype, self.y_dtype, self.feature_names = np.dtype(np.uint16), None, None
+
+    def chunks(self) -> Sequence[Span]:
+        """Those of the rows; one that is kept whole, in the parts it is kept in, which are read without a copy."""
+        chunks = self.source.chunks()
+        if isinstance(chunks, EvenSpans) and len(chunks) > MANY:
+            return chunks
+        return [part for chunk in chunks for part in self._as_kept(chunk)]
+
+    def _as_kept(self, chunk: Span) -> list[Span]:
+        parts = list(self.indexer.cache.parts(chunk))
+        return [span for span, _ in parts] if all(kept for _, kept in parts) else [chunk]
 
     def read(self, span: Span) -> Block:
         parts = [self._part(part, kept) for part, kept in self.indexer.cache.parts(span)]

@@ -18,7 +18,7 @@ import scipy
 
 from streamrf.features.base import Arrays, FeatureMap, RowScorer
 from streamrf.features.binning.layout import Layout
-from streamrf.features.binning.normal import hash_rows, moved_scores, scores
+from streamrf.features.binning.normal import ROWS_HASHED, hash_rows, moved_scores, scores
 from streamrf.features.binning.numbering import Numbering
 from streamrf.features.kernels import Laplacian, make_kernel
 from streamrf.features.precision import make_precision
@@ -238,7 +238,9 @@ class BinningMap(FeatureMap):
         numbers = self.numbering if bits == self.bits else None
 
         def work(rows: slice) -> None:
-            hash_rows(X, rows.start, rows.stop, *self._compiled, bits, out)
+            turned = np.empty((self.n_inputs, ROWS_HASHED), np.float32)
+            sums = np.empty((2, ROWS_HASHED), np.uint32)
+            hash_rows(X, rows.start, rows.stop, *self._compiled, bits, turned, sums, out)
             if numbers is not None:
                 numbers.number(out[:, rows])
 
@@ -247,8 +249,8 @@ class BinningMap(FeatureMap):
     def sensitivity(self, X: np.ndarray, table: np.ndarray, moves: np.ndarray) -> np.ndarray:
         """Mean square change (d,) of the scores by a table (k, P, buckets) as column j of X becomes ``moves[:, j]``."""
         X, moves = np.ascontiguousarray(X, np.float32), np.ascontiguousarray(moves, np.float32)
-        totals = np.zeros(self.n_inputs)
-        moved_scores(X, moves, *self._compiled, self.bits, table, totals)
+        change, totals = np.empty((self.n_inputs, len(table))), np.zeros(self.n_inputs)
+        moved_scores(X, moves, *self._compiled, self.bits, table, change, totals)
         return totals / max(1, len(X))
 
     # -- as any other feature map
@@ -305,7 +307,7 @@ class BinningMap(FeatureMap):
         starts = np.concatenate([[0], np.cumsum(self.active)])
         low, high = hash_multipliers(self.seed, self.grids, self.n_inputs)
         at = grid, column
-        return starts, column, self.shifts[at], self._inverse[at], low[at], high[at]
+        return starts, np.ascontiguousarray(column), self.shifts[at], self._inverse[at], low[at], high[at]
 
 
 def _each_part(work: Callable[[slice], None], rows: int, threads: Threads | None) -> None:

@@ -21,7 +21,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _LOWEST, _HIGHEST = np.float32(-(2.0**30)), np.float32(2.0**30)  # beyond them every cell is the same one
 GRAIN = 1 << 17  # additions that are worth handing to another thread
-_ROWS = 512  # rows hashed at once: their columns and hashes stay in the first caches
+ROWS_HASHED = 512  # rows hashed at once: their columns and hashes stay in the first caches
 
 
 @inner_kernel
@@ -46,20 +46,24 @@ def _finish(low: np.ndarray, high: np.ndarray, bits: int, out: np.ndarray) -> No
 @kernel
 def hash_rows(
     X: np.ndarray, start: int, stop: int, starts: np.ndarray, columns: np.ndarray, shifts: np.ndarray,
-    inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, out: np.ndarray,
+    inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, turned: np.ndarray, sums: np.ndarray,
+    out: np.ndarray,
 ) -> None:  # fmt: skip
-    """Bin indices (or, with 64 bits, whole hashes) of rows ``start`` to ``stop`` in every grid, into ``out`` (P, n)."""
-    turned = np.empty((X.shape[1], _ROWS), np.float32)
-    low_buffer, high_buffer = np.empty(_ROWS, np.uint32), np.empty(_ROWS, np.uint32)
-    for first in range(start, stop, _ROWS):
-        rows = min(_ROWS, stop - first)
+    """Bin indices (or, with 64 bits, whole hashes) of rows ``start`` to ``stop`` in every grid, into ``out`` (P, n).
+
+    So many rows at once as there is room in ``turned`` (d, rows), for columns, and in ``sums`` (2, rows), for hashes.
+    """
+    most = turned.shape[1]
+    for first in range(start, stop, most):
+        rows = min(most, stop - first)
         for r in range(rows):
             for j in range(X.shape[1]):
                 turned[j, r] = X[first + r, j]
-        low, high = low_buffer[:rows], high_buffer[:rows]
+        low, high = sums[0, :rows], sums[1, :rows]
         for p in range(starts.shape[0] - 1):
-            low[:] = 0
-            high[:] = 0
+            for r in range(rows):
+                low[r] = 0
+                high[r] = 0
             for k in range(starts[p], starts[p + 1]):
                 _add_column(turned[columns[k], :rows], shifts[k], inverses[k], lows[k], highs[k], low, high)
             _finish(low, high, bits, out[p, first : first + rows])
@@ -73,12 +77,13 @@ def look_up(
     out[start:stop] = 0
     for p in range(high.shape[0]):
         grid = table[starts[p] : starts[p + 1]]
-        if high[p] < 0:
+        row, up, mask = high[p, 0], high[p, 1], high[p, 2]
+        if row < 0:
             for r in range(start, stop):
                 out[r] += grid[indices[p, r]]
         else:
             for r in range(start, stop):
-                out[r] += grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)]
+                out[r] += grid[np.int64(indices[p, r]) | ((np.int64(indices[row, r]) << up) & mask)]
 
 
 @kernel
@@ -87,24 +92,26 @@ def add_to_buckets(
 ) -> None:
     """Add one integer a row to the buckets of grid p."""
     grid = totals[starts[p] : starts[p + 1]]
-    if high[p] < 0:
+    row, up, mask = high[p, 0], high[p, 1], high[p, 2]
+    if row < 0:
         for r in range(indices.shape[1]):
             grid[indices[p, r]] += values[r]
     else:
         for r in range(indices.shape[1]):
-            grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)] += values[r]
+            grid[np.int64(indices[p, r]) | ((np.int64(indices[row, r]) << up) & mask)] += values[r]
 
 
 @kernel
 def count_buckets(indices: np.ndarray, p: int, starts: np.ndarray, high: np.ndarray, counts: np.ndarray) -> None:
     """Add one a row to the buckets of grid p."""
     grid = counts[starts[p] : starts[p + 1]]
-    if high[p] < 0:
+    row, up, mask = high[p, 0], high[p, 1], high[p, 2]
+    if row < 0:
         for r in range(indices.shape[1]):
             grid[indices[p, r]] += 1
     else:
         for r in range(indices.shape[1]):
-            grid[np.int64(indices[p, r]) | (np.int64(indices[high[p], r]) << 16)] += 1
+            grid[np.int64(indices[p, r]) | ((np.int64(indices[row, r]) << up) & mask)] += 1
 
 
 @kernel
@@ -131,17 +138,20 @@ def scatter_rounded(values: np.ndarray, factor: float, positions: np.ndarray, ta
 @kernel
 def moved_scores(
     X: np.ndarray, moves: np.ndarray, starts: np.ndarray, columns: np.ndarray, shifts: np.ndarray,
-    inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, table: np.ndarray, totals: np.ndarray,
+    inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, table: np.ndarray, change: np.ndarray,
+    totals: np.ndarray,
 ) -> None:  # fmt: skip
     """Add to ``totals[j]`` the squared change of each row's scores as its column j alone moves to ``moves[r, j]``.
+    ``change``, (d, k), is room for a row's.
 
     A hash is linear in the cells until its last step, so a moved column costs one look-up a grid, and none where the
     cell stays the same.
     """
     drop = np.uint64(64 - bits)
-    change = np.zeros((X.shape[1], table.shape[0]))
     for r in range(X.shape[0]):
-        change[:] = 0.0
+        for j in range(X.shape[1]):
+            for o in range(table.shape[0]):
+                change[j, o] = 0.0
         for p in range(starts.shape[0] - 1):
             low, high = np.uint32(0), np.uint32(0)
             for k in range(starts[p], starts[p + 1]):
@@ -200,6 +210,7 @@ def add_values(
     indices: np.ndarray, values: np.ndarray, totals: np.ndarray, threads: Threads, *, layout: Layout | None = None
 ) -> None:
     """``totals += Z'values``: integers (k, n) into int64 (k, P, buckets). Threads take whole grids."""
+    values = np.ascontiguousarray(values, np.int64)  # the loop is compiled for one type
     totals, layout = flat(totals, layout)
     some = max(1, GRAIN // max(1, values.size))  # grids at a time: handing over small work costs more than doing it
 

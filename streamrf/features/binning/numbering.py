@@ -10,13 +10,13 @@ from functools import cached_property
 
 import numpy as np
 
-from streamrf.support.compiled import kernel
+from streamrf.support.compiled import inner_kernel, kernel
 from streamrf.support.errors import DataError, FileFormatError
 
 WORD = 64  # slots that share a word of bits
 
 
-@kernel
+@inner_kernel
 def _ones(word: np.uint64) -> np.uint64:
     """How many bits of a word are set."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)

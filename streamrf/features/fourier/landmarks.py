@@ -115,7 +115,8 @@ def _distances(
 @inner_kernel
 def _profile(line: np.ndarray, root: bool, numbers: np.ndarray, series: np.ndarray, room: np.ndarray) -> None:
     """Distances of one row in ``line`` become values of the kernel; every loop is one of vectors."""
-    factor, a, b, log2e, ln2_high, ln2_low, farthest, one = numbers
+    factor, a, b, log2e = numbers[0], numbers[1], numbers[2], numbers[3]
+    ln2_high, ln2_low, farthest, one = numbers[4], numbers[5], numbers[6], numbers[7]
     powers, rest, total = room[0], room[1], room[2]
     for j in range(len(line)):
         s = factor * line[j]
@@ -125,9 +126,9 @@ def _profile(line: np.ndarray, root: bool, numbers: np.ndarray, series: np.ndarr
         k = np.rint(s * log2e)
         line[j], rest[j], powers[j] = s, (k * ln2_high - s) + k * ln2_low, _power_of_two(k)
         total[j] = series[0]
-    for term in series[1:]:
+    for term in range(1, len(series)):
         for j in range(len(line)):
-            total[j] = total[j] * rest[j] + term
+            total[j] = total[j] * rest[j] + series[term]
     for j in range(len(line)):
         s = line[j]
         line[j] = (one + s * (a + s * b)) * (total[j] * powers[j])
@@ -136,13 +137,9 @@ def _profile(line: np.ndarray, root: bool, numbers: np.ndarray, series: np.ndarr
 @kernel
 def landmark_values(
     X: np.ndarray, C: np.ndarray, zeros: np.ndarray, norm: int, root: bool, numbers: np.ndarray, series: np.ndarray,
-    scale: np.floating, out: np.ndarray,
+    scale: np.floating, room: np.ndarray, lines: np.ndarray, out: np.ndarray,
 ) -> None:  # fmt: skip
-    """Features of all rows of X, a batch of distances at a time."""
-    room, lines = (
-        np.empty((3, C.shape[0] * C.shape[2]), X.dtype),
-        np.empty((ROW_BATCH, C.shape[0] * C.shape[2]), X.dtype),
-    )
+    """Features of all rows of X, a batch of distances at a time; ``room`` is for a row, ``lines`` are for a batch."""
     rounded, count = scale > 0, out.shape[1]  # to integers; floats have no scale
     for first in range(0, len(X), ROW_BATCH):
         last = min(first + ROW_BATCH, len(X))
@@ -212,7 +209,11 @@ class LandmarkMap(FeatureMap):
         step = max(ROW_BATCH, -(-len(X) // (4 * threads.count * ROW_BATCH)) * ROW_BATCH)
 
         def values(moved: np.ndarray, features: np.ndarray) -> None:
-            landmark_values(moved, packed, zeros, profile.norm, profile.root, numbers, series, scale, features)
+            room, lines = (
+                np.empty((count, packed.shape[0] * packed.shape[2]), packed.dtype) for count in (3, ROW_BATCH)
+            )
+            constants = profile.norm, profile.root, numbers, series, scale
+            landmark_values(moved, packed, zeros, *constants, room, lines, features)
 
         def rows(first: int) -> None:
             moved, features = self.moved(X[first : first + step]), out[first : first + step, : len(self.rows)]

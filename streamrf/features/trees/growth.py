@@ -129,7 +129,8 @@ def add_scores(
             for j in range(inputs):
                 block[j, r] = X[first + r, j]
         for tree in range(trees):
-            leaf[:] = 0
+            for r in range(ROWS_A_BLOCK):
+                leaf[r] = 0
             for level in range(depth):
                 line, threshold = block[columns[tree, level]], thresholds[tree, level]
                 for r in range(ROWS_A_BLOCK):
