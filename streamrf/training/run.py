@@ -267,7 +267,7 @@ class Training:
 
     def _agreed(self, plan: Plan) -> Plan:
         """The plan, shown where it is news, and found to fit."""
-        told, self._shown = self._shown, (plan.solver, plan.passes, plan.projected // 10**6, plan.why)
+        told, self._shown = self._shown, (plan.solver, plan.passes, plan.projected - plan.reserved, plan.why)
         if told != self._shown:
             self.reporter.planned(plan)
         plan = replace(plan, workers=self.engine.needs(plan.bytes))
