@@ -18,11 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side; our own
 
 # Files that take longest, in that order: begun first, none of them is left to one process while others have nothing.
 LONGEST = (
-    "test_faults.py", "test_bench.py", "test_memory.py", "test_blend.py", "test_docs.py", "test_collections_cluster.py",
-    "test_sanity.py", "test_pilot_log.py", "test_tree_models.py",
-    "test_cluster.py", "test_warm.py", "test_examples.py", "test_convert.py", "test_report.py", "test_cli.py",
-    "test_quickstart.py", "test_binning_route.py", "test_golden_digests.py", "test_solvers.py", "test_public.py",
-    "test_display.py", "test_extending_maps.py",
+    "test_faults.py", "test_bench.py", "test_memory.py", "test_collections_cluster.py", "test_blend.py", "test_docs.py",
+    "test_cluster.py", "test_examples.py", "test_pilot_log.py", "test_sanity.py", "test_convert.py",
+    "test_learned_training.py", "test_frequencies.py", "test_report.py", "test_warm.py", "test_golden_digests.py",
+    "test_cli.py", "test_estimator_checks.py", "test_tree_models.py", "test_wall.py", "test_export.py",
+    "test_binning_route.py", "test_quickstart.py", "test_conventions.py", "test_kernel_pilot.py", "test_metric.py",
+    "test_training.py", "test_solvers.py", "test_public.py", "test_display.py",
 )  # fmt: skip
 
 

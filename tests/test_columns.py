@@ -74,6 +74,14 @@ def test_every_kind_of_column_becomes_numbers():
     assert np.abs(found[:, 7:11] - waves).max() < 1e-6
 
 
+def test_a_coding_is_told_in_words():
+    assert learned(PEOPLE, missing="median").describe() == (
+        "4 columns become 12 features (2 numbers, 1 date, 1 one-hot category, 2 flags for missing values)"
+    )
+    alone = learned(PEOPLE.select(["city"]), categories="onehot")
+    assert alone.describe() == "1 column becomes 3 features (1 one-hot category)"
+
+
 def test_ordinals_are_places_in_sorted_order():
     columns = learned(PEOPLE.select(["city"]), categories="ordinal")
     assert encoded(columns, PEOPLE).ravel().tolist() == [2, 0, 2, 1]

@@ -284,8 +284,9 @@ class Training:
     def _is_news(self, plan: Plan) -> bool:
         """A plan is made again as more becomes known; one that asks for no more than the last says nothing new."""
         last = self._shown
-        same = last is not None and (plan.solver, plan.passes, plan.why) == (last.solver, last.passes, last.why)
-        return not (same and last is not None and plan.projected <= last.projected)
+        if last is None or (plan.solver, plan.passes, plan.why) != (last.solver, last.passes, last.why):
+            return True
+        return plan.projected - plan.reserved > last.projected - last.reserved  # whatever the process holds by now
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued."""

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 JSON: TypeAlias = dict[str, Any]
+WORDS = {  # one of a kind, and several
+    NUMBER: ("number", "numbers"), DATE: ("date", "dates"), ONEHOT: ("one-hot category", "one-hot categories"),
+    ORDINAL: ("ordinal category", "ordinal categories"),
+    TARGET: ("category by the target", "categories by the target"),
+}  # fmt: skip
 T = TypeVar("T")
 
 CATEGORIES = ("auto", "onehot", "target", "ordinal", "error")
@@ -180,17 +185,16 @@ class Columns:
     def describe(self) -> str:
         """One line for people."""
         kinds = Counter(column.kind for column in self.columns)
-        words = {NUMBER: "numbers", DATE: "dates", ONEHOT: "one-hot categories",
-                 ORDINAL: "ordinal categories", TARGET: "categories by the target"}  # fmt: skip
-        parts = [f"{kinds[kind]} {words[kind]}" for kind in KINDS if kinds[kind]]
-        means = sum(bool(column.values) for column in self.columns)
-        if means:
-            parts.append(f"{means} numbers by the target too")
-        flags = sum(column.flag for column in self.columns)
-        if flags:
-            parts.append(f"{flags} flags for missing values")
+        counts = [(kinds[kind], *WORDS[kind]) for kind in KINDS]
+        means, flags = sum(bool(column.values) for column in self.columns), sum(column.flag for column in self.columns)
+        counts += [
+            (means, "number by the target too", "numbers by the target too"),
+            (flags, "flag for missing values", "flags for missing values"),
+        ]
+        parts = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+        become = "column becomes" if len(self.columns) == 1 else "columns become"
         left = f"; left out: {', '.join(name for name, _ in self.left_out)}" if self.left_out else ""
-        return f"{len(self.columns)} columns become {self.width} features ({', '.join(parts)}){left}"
+        return f"{len(self.columns)} {become} {self.width} features ({', '.join(parts)}){left}"
 
     def to_json(self) -> JSON:
         document: JSON = {"dtype": self.dtype, "columns": [column.to_json() for column in self.columns]}
