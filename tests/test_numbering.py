@@ -127,3 +127,11 @@ def test_sums_over_shared_words_are_those_over_whole_indices(bins):
     assert (counts == np.bincount(places.reshape(-1), minlength=len(counts))).all()
     for row, sums in zip(values, totals, strict=True):
         assert (sums == np.bincount(places.reshape(-1), np.tile(row, len(bins)), len(counts))).all()
+
+
+def test_values_beyond_32_bits_are_summed_whole():
+    layout, words = Layout.packed(np.array([0, 3])), np.array([[0, 2, 2]], np.uint16)
+    for values in ([[2**31 - 1, -(2**31), 1]], [[2**31, 5, 7]], [[1, -(2**40), 3]]):
+        totals = np.zeros((1, 3), np.int64)
+        add_values(words, np.array(values), totals, ALONE, layout=layout)
+        assert totals.tolist() == [[values[0][0], 0, values[0][1] + values[0][2]]]

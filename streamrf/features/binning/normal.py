@@ -210,8 +210,7 @@ def add_values(
     indices: np.ndarray, values: np.ndarray, totals: np.ndarray, threads: Threads, *, layout: Layout | None = None
 ) -> None:
     """``totals += Z'values``: integers (k, n) into int64 (k, P, buckets). Threads take whole grids."""
-    values = np.ascontiguousarray(values, np.int64)  # the loop is compiled for one type
-    totals, layout = flat(totals, layout)
+    values, (totals, layout) = _narrow(values), flat(totals, layout)
     some = max(1, GRAIN // max(1, values.size))  # grids at a time: handing over small work costs more than doing it
 
     def work(first: int) -> None:
@@ -220,6 +219,12 @@ def add_values(
                 add_to_buckets(indices, row, grid, layout.starts, layout.high, sums)
 
     threads.each(work, range(0, layout.grids, some))
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Integers as int32 where they fit: scores are, so that the loop is compiled for them anyway."""
+    fits = values.dtype == np.int32 or not values.size or (values.min() >= -(2**31) and values.max() < 2**31)
+    return np.ascontiguousarray(values, np.int32 if fits else np.int64)
 
 
 def add_counts(indices: np.ndarray, counts: np.ndarray, threads: Threads, *, layout: Layout | None = None) -> None:

@@ -126,9 +126,10 @@ def _profile(line: np.ndarray, root: bool, numbers: np.ndarray, series: np.ndarr
         k = np.rint(s * log2e)
         line[j], rest[j], powers[j] = s, (k * ln2_high - s) + k * ln2_low, _power_of_two(k)
         total[j] = series[0]
-    for term in range(1, len(series)):
+    for power in range(1, len(series)):
+        term = series[power]
         for j in range(len(line)):
-            total[j] = total[j] * rest[j] + series[term]
+            total[j] = total[j] * rest[j] + term
     for j in range(len(line)):
         s = line[j]
         line[j] = (one + s * (a + s * b)) * (total[j] * powers[j])
