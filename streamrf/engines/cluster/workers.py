@@ -17,6 +17,7 @@ from concurrent.futures import Future as ThreadFuture
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from distributed import Client, Future, as_completed, span
@@ -39,22 +40,25 @@ class WorkerInfo:
     memory: int | None  # its limit, where it has one
     held: int  # bytes of results that Dask keeps there
     paused: bool  # its memory is almost full: it keeps what it has and takes nothing new
+    used: int = 0  # bytes, of all it holds
 
     @classmethod
     def of(cls, address: str, info: dict[str, Any]) -> WorkerInfo:
-        held, paused = info.get("metrics", {}).get("managed_bytes", 0), info.get("status") == "paused"
-        return cls(address, info["nthreads"], info["memory_limit"] or None, held, paused)
+        held, used = (info.get("metrics", {}).get(name, 0) for name in ("managed_bytes", "memory"))
+        return cls(address, info["nthreads"], info["memory_limit"] or None, held, info.get("status") == "paused", used)
 
 
 @dataclass(eq=False)
 class Task:
-    """A group of rows to do, partial sums to add, or one to fetch. Once finished, it is a partial sum on a worker."""
+    """Rows to do, with partial sums to add them to, or a sum to fetch. Once finished, it is a sum on a worker."""
 
     number: int
     future: Any  # of Dask; of a thread for a fetch
-    groups: tuple[Group, ...] = ()  # the rows that are in its result
-    inputs: tuple[Task, ...] = ()  # two for an addition, one for a fetch
-    called: bool = False  # whether the run wants its rows now, for a checkpoint or the end
+    groups: tuple[Group, ...] = ()  # its own rows; once it is finished, all that are in its result
+    inputs: tuple[Task, ...] = ()  # sums that go into its result, until it is finished
+    is_fetch: bool = False
+    called: float = 0.0  # since when the run wants its rows now, for a checkpoint or the end
+    is_alone: bool = False  # no worker came to add it to others: it is to be fetched by itself
     submitted: float = 0.0
     home: str | None = None  # the worker, once the task has started
     started: float = 0.0  # when we heard of it
@@ -64,7 +68,20 @@ class Task:
 
     @cached_property
     def rows(self) -> int:
+        """Its own; once it is finished, all."""
         return sum(len(span) for group in self.groups for span in group)
+
+    @property
+    def place(self) -> str | None:
+        """Where it is, or where Dask will have it done."""
+        return self.home or (self.inputs[0].home if self.inputs else None)
+
+    def take_inputs(self) -> None:
+        """It is finished, and has the rows of its inputs as well."""
+        self.rows += sum(part.rows for part in self.inputs)
+        self.groups += tuple(chain.from_iterable(part.groups for part in self.inputs))
+        self.unknown = sum((part.unknown for part in self.inputs), self.unknown)
+        self.inputs = ()
 
     @property
     def is_lost(self) -> bool:
@@ -181,20 +198,20 @@ class Workers:
             task.unknown = Counter(news.get("unknown"))
 
     def submit(
-        self, function: Callable[..., object], calls: Sequence[tuple[Any, ...]], first: bool = False
+        self, function: Callable[..., object], calls: Sequence[tuple[Any, ...]], name: str = "", rank: int = 0
     ) -> list[Task]:
-        """Have workers run ``function(run, *args)`` for each of the ``calls`` and keep the results; ``first`` before
-        those that wait. Futures among ``args`` become their values.
+        """Have workers run ``function(run, *args)`` for each of the ``calls`` and keep the results; those of a higher
+        rank first. Futures among ``args`` become their values.
 
         Several at once take driver and scheduler half as long as one after the other.
         """
         if not calls:
             return []
         numbers = [next(self._numbers) for _ in calls]
-        name = f"streamrf-{function.__name__.replace('_', '-')}-{self.name}-{self.run}"
+        name = f"streamrf-{name or function.__name__.replace('_', '-')}-{self.name}-{self.run}"
         futures = self.client.map(
             function, [self.run] * len(calls), *map(list, zip(*calls, strict=True)), pure=False,
-            key=[(name, number) for number in numbers], priority=1_000_000_000 if first else -numbers[0],
+            key=[(name, number) for number in numbers], priority=1_000_000_000 * rank - numbers[0],
         )  # fmt: skip
         self._completed.update(futures)
         tasks = list(map(Task, numbers, futures))
@@ -204,7 +221,7 @@ class Workers:
     def fetch(self, task: Task) -> Task:
         """Bring a result here, straight from its worker where that can be reached; nothing waits for it meanwhile."""
         gathered = self._ask(self.client.gather(task.future, direct=True, asynchronous=True))
-        fetch = Task(next(self._numbers), gathered)
+        fetch = Task(next(self._numbers), gathered, is_fetch=True)
         self._fetches[fetch.number] = fetch
         return fetch
 
