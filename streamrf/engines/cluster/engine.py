@@ -56,7 +56,7 @@ class ClusterEngine(Engine):
     def write(self, columns: ColumnsOf, source: Source, parts: TableWriter, watch: Callable[[int], None]) -> None:
         """Have ``columns(block, threads)`` of every block of the source written to ``parts`` by the workers."""
         handing = Handing(self.client, source.n_rows, [source, columns])
-        shared = Shared(handing.sent, columns, identity_of(source, self._session))
+        shared = Shared(handing.sent, columns, identity_of(source, self._session), output=parts.spec())
         with Workers.of_pass(self.client, "predictions", shared) as workers:
             spans = work_spans(source, self._unit_rows(workers, SPAN_ROWS, source.n_rows), SPAN_BYTES)
             limits = handing.limited(self._limits(source, SPAN_ROWS, SPAN_BYTES), source)

@@ -24,10 +24,10 @@ from distributed import Future, KilledWorker
 
 from streamrf.data.partitions import Key
 from streamrf.data.source import Source, Span, joined_spans
-from streamrf.data.writers import PartSpec, TableWriter
-from streamrf.engines.base import STATES, Next, Pass, Watcher
+from streamrf.data.writers import TableWriter
+from streamrf.engines.base import Next, Pass, Watcher
 from streamrf.engines.cluster.groups import Group, Groups, rows_of
-from streamrf.engines.cluster.tasks import RowsToRead, TaskCancelled, sum_rows, write_rows
+from streamrf.engines.cluster.tasks import ROOM, RowsToRead, TaskCancelled, sum_rows, write_rows
 from streamrf.engines.cluster.workers import Task, Workers, explain
 from streamrf.statistics.base import S
 from streamrf.statistics.rowset import RowSet
@@ -40,7 +40,6 @@ PATIENCE = 300.0  # seconds without any worker before we give up
 LEAST_SECONDS = 0.0025  # of a group, for each worker there is: it keeps us and Dask busy for about so long
 BACKLOG = 4  # tasks beyond two for each worker and one for each thread, where so much is left to do
 STUCK, LATE = 5.0, 1.0  # seconds that a task may wait, or be late, while workers are free; twice that the next time
-ADDING = 1  # groups that are bound to a worker because they are added to its sums
 MAX_FETCHES = 3  # times in a row that a fetch may fail
 MOST_SUMS = 1000  # that Dask remembers the making of, before they are fetched unasked
 
@@ -76,20 +75,8 @@ class Dispatcher(ABC):
         self._given_up: Counter[Group] = Counter()  # how often a task was, by its first rows
 
     @abstractmethod
-    def accept(self, task: Task) -> None:
-        """A task ended well."""
-
-    @abstractmethod
     def step(self) -> None:
-        """What else is to be done in each step."""
-
-    @abstractmethod
-    def extra(self, inputs: Inputs) -> object:
-        """What a task is given besides its rows."""
-
-    def next_inputs(self) -> Iterator[Inputs]:
-        """What the next groups are added to."""
-        return iter(())
+        """See to what is finished."""
 
     def advance(self) -> None:
         """One step. Rows that cannot be read end the run, but only once the other workers have nothing under way."""
@@ -122,11 +109,24 @@ class Dispatcher(ABC):
             if len(sums) + len(batch) >= max(2, 2 * self._ready) + (beyond if deep else 0):
                 break
             group = self.groups.take(min(self._group_rows(left), self.limits.rows))
-            batch.append((group, () if self._given_up[group[:1]] else next(inputs, ())))  # not to the slow one again
+            batch.append((group, next(inputs, ())))
             queued += rows_of(group)
         self._has_more = len(batch) == BATCH
         self.submit([each for each in batch if not each[1]])
         self.submit([each for each in batch if each[1]], "add-rows", rank=1)
+
+    def next_inputs(self, beyond: int = 0) -> Iterator[Inputs]:
+        """What the next groups are added to: all that a worker holds, where no other task waits to add to its sums.
+
+        So every second group is bound to no worker, and whoever is free does it.
+        """
+        adding = {task.place for task in self.running.values() if task.inputs}
+        for place, parts in by_place(part for part in self.held.values() if not part.called).items():
+            if place not in adding and len(parts) > beyond:
+                yield self.taken(parts[: ROOM + 1])
+
+    def taken(self, parts: Iterable[Task]) -> Inputs:
+        return tuple(self.held.pop(part.number) for part in parts)
 
     def submit(self, batch: Sequence[tuple[Group, Inputs]], name: str = "", rank: int = 0) -> None:
         """Have workers do rows and add them to sums; a higher rank goes first."""
@@ -134,7 +134,7 @@ class Dispatcher(ABC):
         for group, inputs in batch:
             spans = tuple(joined_spans(group, self.limits.fits))
             handed = self.limits.handed(spans)
-            calls.append((RowsToRead(spans, tuple(handed)), list(handed.values()), self.extra(inputs)))
+            calls.append((RowsToRead(spans, tuple(handed)), list(handed.values()), [part.future for part in inputs]))
         for task, (group, inputs) in zip(self.workers.submit(self._does, calls, name, rank), batch, strict=True):
             self.start(task, group, inputs)
 
@@ -183,7 +183,10 @@ class Dispatcher(ABC):
                 self.put_back(part)
 
     def give_up(self, task: Task) -> None:
-        """Have another worker do it; the first that was asked stops, or its result is not used."""
+        """Have another worker do it; the first that was asked stops, or its result is not used. What it was to be added
+        to is brought in: the next group would be bound to the same worker."""
+        for part in task.inputs:
+            part.called = part.called or self.workers.now()
         self._given_up[task.groups[0][:1]] += 1
         self.put_back(task)
 
@@ -208,7 +211,7 @@ class Dispatcher(ABC):
         for part in task.inputs:
             self.workers.release(part)
         task.take_inputs()
-        self.accept(task)
+        self.held[task.number] = task
 
     def _lost(self, task: Task) -> ClusterError:
         spans = next(chain(task.groups, *(part.groups for part in task.inputs)))
@@ -281,22 +284,6 @@ class Summing(Dispatcher, Generic[S]):
         """All partial sums."""
         return [*self.held.values(), *chain.from_iterable(task.inputs for task in self.running.values())]
 
-    def extra(self, inputs: Inputs) -> list[Future]:
-        return [part.future for part in inputs]
-
-    def accept(self, task: Task) -> None:
-        self.held[task.number] = task
-
-    def next_inputs(self) -> Iterator[Inputs]:
-        """What a worker holds, where few groups are added to its sums yet."""
-        adding = Counter(task.place for task in self.running.values() if task.inputs)
-        for place, parts in by_place(part for part in self.held.values() if not part.called).items():
-            if adding[place] < ADDING:
-                yield self._taken(parts[: STATES - 2])
-
-    def _taken(self, parts: Iterable[Task]) -> Inputs:
-        return tuple(self.held.pop(part.number) for part in parts)
-
     def step(self) -> None:
         """Also where rows cannot be read, what is summed already is brought here first: it can be kept then."""
         for task in self.sums() if self.stopping else ():
@@ -316,6 +303,11 @@ class Summing(Dispatcher, Generic[S]):
         for task in (*tasks, *self.held.values()):
             task.called = task.called or self.workers.now()
 
+    def _awaited(self) -> list[Task]:
+        """What sums that are called for wait for. A checkpoint waits for no group that is not added to one: not even at
+        the end, when the last groups are called for as well."""
+        return [task for task in self.running.values() if task.called and (task.inputs or not self._collects)]
+
     def _give_up_called(self) -> None:
         """Dask queues a task at a worker that has what it adds to, whatever that worker is stuck in.
 
@@ -332,29 +324,26 @@ class Summing(Dispatcher, Generic[S]):
 
     def _add(self) -> None:
         """As many at a time as a worker has room for. While groups go on that is two, and those of one worker first."""
-        tasks = [task for task in self.running.values() if task.called]
-        busy, most = {task.place for task in tasks}, 2 if self.groups else STATES - 1
-        chosen, far = list[Iterable[Task]](), list[Task]()
+        tasks, most = self._awaited(), 2 if self.groups else ROOM + 1
+        busy = {task.place for task in tasks}
+        chosen, far = list(self.next_inputs(ROOM)), list[Task]()  # a task without inputs would wait for room
         for place, parts in by_place(part for part in self.held.values() if part.called and not part.is_alone).items():
             if len(parts) > 1 and self.groups:
-                chosen.append(parts[: STATES - 2])
+                chosen.append(self.taken(parts[: ROOM + 1]))
             elif not (place and place in busy and self.groups):
                 far += parts
         far.sort(key=lambda part: str(part.home))  # neighbours are near each other
-        chosen += (far[i : i + most] for i in range(0, len(far) - 1, most) if len(far) >= i + most or not tasks)
-        self.submit([((), self._taken(parts)) for parts in chosen], "add-sums", rank=2)
+        last = most - 2 if tasks else 0  # of a few only where no more are to come
+        chosen += (self.taken(far[i : i + most]) for i in range(0, len(far) - 1 - last, most))
+        self.submit([((), parts) for parts in chosen], "add-sums", rank=2)
 
     def _fetch(self) -> None:
-        """The last of the sums that are called for; or those that no worker came to add, one at a time.
-
-        A checkpoint waits for what is added to such a sum, but for no other group: not even at the end, when the last
-        groups are called for as well.
-        """
+        """The last of the sums that are called for; or those that no worker came to add, one at a time."""
         parts = sorted((part for part in self.held.values() if part.called), key=lambda part: not part.is_alone)
-        tasks = [task for task in self.running.values() if task.called]
-        waits = len(parts) > 1 or any(task.inputs or not self._collects for task in tasks)
-        if parts and not any(task.is_fetch for task in tasks) and (parts[0].is_alone or not waits):
-            self.start(self.workers.fetch(parts[0]), inputs=self._taken(parts[:1]))
+        tasks = self._awaited()
+        is_last = len(parts) == 1 and not tasks
+        if is_last or (parts and parts[0].is_alone and not any(task.is_fetch for task in tasks)):
+            self.start(self.workers.fetch(parts[0]), inputs=self.taken(parts[:1]))
 
     def finish(self, task: Task) -> None:
         if not task.is_fetch:
@@ -394,18 +383,14 @@ class Writing(Dispatcher):
             raise self.failure
 
     def step(self) -> None:
+        for task in self.taken(list(self.held.values())):
+            self.output.wrote(list(task.groups[0]))
+            self.source.note_unknown_levels(task.unknown)
+            self.done += task.rows
+            self.workers.release(task)
         for task in self.sums() if self.stopping else ():
             if task.home is None:
                 self.put_back(task)
-
-    def extra(self, inputs: Inputs) -> PartSpec:
-        return self.output.spec()
-
-    def accept(self, task: Task) -> None:
-        self.output.wrote(list(task.groups[0]))
-        self.source.note_unknown_levels(task.unknown)
-        self.done += task.rows
-        self.workers.release(task)
 
 
 def by_place(parts: Iterable[Task]) -> dict[str | None, list[Task]]:

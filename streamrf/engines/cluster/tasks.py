@@ -64,6 +64,7 @@ class Shared:
     value: Any  # the statistic, or what makes the columns of an output
     source: str  # identity of the source, as JSON
     nan: str = "error"
+    output: PartSpec | None = None
     topic: str = ""  # of reports
     every: float = 0.5  # seconds between two of a task
 
@@ -96,11 +97,13 @@ def sum_rows(run: str, rows: RowsToRead, partitions: list[Any], previous: list[S
         return {"arrays": job.state.arrays(), "dropped": job.dropped + sum(part["dropped"] for part in previous)}
 
 
-def write_rows(run: str, rows: RowsToRead, partitions: list[Any], output: PartSpec) -> None:
+def write_rows(run: str, rows: RowsToRead, partitions: list[Any], _: list[Sums]) -> None:
     """Columns made of some spans, written to their place in an output."""
-    with _working(run, rows, partitions) as (shared, source, threads, report), open_part(output, rows.spans) as part:
+    with _working(run, rows, partitions) as (shared, source, threads, report):
+        assert shared.output
         blocks = (piece for _, piece in read_pieces(source, rows.spans, shared.nan))
-        write_blocks(shared.value, blocks, part, threads, report)
+        with open_part(shared.output, rows.spans) as part:
+            write_blocks(shared.value, blocks, part, threads, report)
 
 
 def forget(run: str) -> None:
