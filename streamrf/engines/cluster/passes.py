@@ -20,7 +20,7 @@ from itertools import chain
 from math import inf, sqrt
 from typing import Generic
 
-from distributed import Future, KilledWorker
+from distributed import Future
 
 from streamrf.data.partitions import Key
 from streamrf.data.source import Source, Span, joined_spans
@@ -203,7 +203,7 @@ class Dispatcher(ABC):
         if failure or task.is_lost:
             self.put_back(task)
             if failure and not isinstance(failure, TaskCancelled):
-                raise self._lost(task) if isinstance(failure, KilledWorker) else explain(failure, task.home)
+                raise explain(failure, task, self._memory_limit())
             return
         del self.running[task.number]
         if task.groups:
@@ -212,14 +212,6 @@ class Dispatcher(ABC):
             self.workers.release(part)
         task.take_inputs()
         self.held[task.number] = task
-
-    def _lost(self, task: Task) -> ClusterError:
-        spans = next(chain(task.groups, *(part.groups for part in task.inputs)))
-        return ClusterError(
-            f"several workers were lost, one after the other, over rows {spans[0].start:,} to {spans[-1].stop - 1:,}:"
-            f" most likely each ran out of memory ({self._memory_limit()}); give the workers more memory, use fewer"
-            " workers on a machine, or lower `D`"
-        )
 
     def _memory_limit(self) -> str:
         limit = self.workers.memory_limit

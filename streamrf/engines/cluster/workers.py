@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from distributed import Client, Future, as_completed, span
+from distributed import Client, Future, KilledWorker, as_completed, span
 from distributed.protocol import pickle
 
 from streamrf.engines.cluster.groups import Group
@@ -115,7 +115,8 @@ class Workers:
         self._open: dict[int, Task] = {}  # by number
         self._fetches: dict[int, Task] = {}
         self._completed = as_completed(loop=client.loop)
-        self._beats: dict[str, tuple[float, int]] = {}  # the newest heartbeat of each worker, and looks since
+        self._beats: dict[str, float] = {}  # the newest heartbeat of each worker
+        self._silent: Counter[str] = Counter()  # looks since
         self._silence, self._looked = FROZEN, float("-inf")
         self.refresh()
 
@@ -162,31 +163,28 @@ class Workers:
         if time.monotonic() < self._looked + pause:
             return False
         try:
-            self._look(self._told(self.client.scheduler.identity, n_workers=-1)["workers"])
-            self._remove_frozen(pause)
+            self._look(self._told(self.client.scheduler.identity, n_workers=-1)["workers"], pause)
         except OSError as error:  # a connection that broke is opened again
             if not self.alive:
                 raise scheduler_gone(self.client) from error
         self._looked = time.monotonic()
         return True
 
-    def _look(self, found: dict[str, dict[str, Any]]) -> None:
+    def _look(self, found: dict[str, dict[str, Any]], pause: float) -> None:
+        """Who is there. Frozen workers are taken off the list, one at a time. Looks are counted, not seconds: it may be
+        us, or the scheduler, who was frozen."""
         self.alive = {address: WorkerInfo.of(address, info) for address, info in found.items()}
         limits = [worker.memory for worker in self.alive.values() if worker.memory]
         self.memory_limit = min(limits, default=self.memory_limit)
-        last, self._beats = self._beats, {}
-        for address, info in found.items():
-            beat, looks = last.get(address, (0.0, 0))
-            self._beats[address] = (info["last_seen"], looks + 1 if info["last_seen"] == beat else 0)
-
-    def _remove_frozen(self, pause: float) -> None:
-        """One at a time. Looks are counted, not seconds: it may be us, or the scheduler, who was frozen."""
+        beats = {address: info["last_seen"] for address, info in found.items()}
+        same = (address for address, beat in beats.items() if self._beats.get(address) == beat)
+        self._silent = Counter({address: self._silent[address] + 1 for address in same})
+        self._beats = beats
         working = {task.home for task in list(self._open.values())}
-        for address, (_, looks) in self._beats.items():
-            if looks * pause > self._silence and address in working:
-                self._silence *= 2  # should it be only very busy, it is given longer the next time
-                self._told(self.client.scheduler.unregister, address=address, stimulus_id=f"streamrf-{self.run}")
-                return
+        frozen = (each for each, looks in self._silent.items() if looks * pause > self._silence and each in working)
+        if address := next(frozen, None):
+            self._silence *= 2  # should it be only very busy, it is given longer the next time
+            self._told(self.client.scheduler.unregister, address=address, stimulus_id=f"streamrf-{self.run}")
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
         """A task has started, is so far, or has ended: news of it reach us before its result does."""
@@ -247,12 +245,19 @@ def pause_for(workers: int) -> float:
     return 0.005 + 5e-5 * workers
 
 
-def explain(failure: BaseException, home: str | None) -> BaseException:
-    """What an error on a worker means for the run; errors of ours say it themselves."""
+def explain(failure: BaseException, task: Task, limit: str) -> BaseException:
+    """What the error of a task means for the run; errors of ours say it themselves."""
+    if isinstance(failure, KilledWorker):
+        first, *_ = (group for each in (task, *task.inputs) for group in each.groups)
+        return ClusterError(
+            f"several workers were lost, one after the other, over rows {first[0].start:,} to {first[-1].stop - 1:,}:"
+            f" most likely each ran out of memory ({limit}); give the workers more memory, use fewer workers on a"
+            " machine, or lower `D`"
+        )
     if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
         return MissingDependencyError("a worker has no streamrf: install the same version there")
     if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
-        return BudgetError(f"worker {home} ran out of memory ({failure}): give it more, or lower `D`")
+        return BudgetError(f"worker {task.home} ran out of memory ({failure}): give it more, or lower `D`")
     return failure
 
 
