@@ -478,3 +478,34 @@ def test_a_group_on_a_much_slower_worker_is_done_by_another() -> None:
             break
         summing.advance()
     assert summing.job.done.count == ROWS
+
+
+def test_a_group_is_added_to_a_sum_in_the_same_task() -> None:
+    """Additions by themselves are for sums of different workers: there are no more of them than there are sums left."""
+    workers = MadeUpWorkers(np.random.default_rng(0), 3, 0.0)
+    _, summing = make_summing(workers, np.random.default_rng(0))
+    summing.run(unwatched)
+    tasks = [future for future in workers.futures.values() if not future.is_fetch]
+    additions = [future for future in tasks if not future.task[1].spans]
+    added = [future for future in tasks if future.task[1].spans and inputs_of(future)]
+    assert len(tasks) > 30
+    assert len(added) > 10
+    assert len(additions) < 10
+
+
+def test_a_stop_keeps_the_sums_that_groups_were_to_be_added_to() -> None:
+    """The group is dropped, and what it was to be added to comes in."""
+    workers = MadeUpWorkers(np.random.default_rng(0), 2, 0.0)
+    job, summing = make_summing(workers, np.random.default_rng(0))
+    inputs: list[Span] = []
+
+    def stop_amid_an_addition(job: Pass[Any], pending: int) -> Next:
+        for task in summing.running.values():
+            if task.home and task.inputs and not task.is_fetch and not inputs:
+                inputs.extend(span for part in task.inputs for group in part.groups for span in group)
+        return Next.STOP if inputs else Next.CONTINUE
+
+    summing.run(stop_amid_an_addition)
+    assert inputs
+    assert all(row in job.done for span in inputs for row in range(*span))
+    assert job.done.count < ROWS

@@ -79,11 +79,12 @@ class NoStatistic(Statistic[Nothing]):
 
 
 class SimulatedTask(Task):
-    """A task that needs ``seconds`` of a worker with a speed of one; a fetch has no worker."""
+    """A task that needs ``seconds`` of a worker with a speed of one, and ``moving`` of another, which has to come by its
+    sums first; a fetch has no worker."""
 
-    def __init__(self, number: int, seconds: float) -> None:
+    def __init__(self, number: int, seconds: float, rank: int = 0, moving: float = 0.0) -> None:
         super().__init__(number, self)
-        self.seconds = seconds
+        self.seconds, self.rank, self.moving = seconds, rank, moving
 
     def failure(self) -> None:
         return None
@@ -135,8 +136,7 @@ class SimulatedWorkers:
             home = min((part.home for part in inputs), key=self._load)
             seconds += sum(self.costs.move for part in inputs if part.home != home)
             queue = self._adds[home]
-        task = SimulatedTask(next(self._numbers), seconds)
-        task.rank, task.number_of_inputs = rank, len(inputs)
+        task = SimulatedTask(next(self._numbers), seconds, rank, len(inputs) * self.costs.move)
         queue.appendleft(task) if rank > 1 else queue.append(task)
         self._queues[task.number] = queue
         return task
@@ -145,11 +145,16 @@ class SimulatedWorkers:
         return len(self._adds[home]) + (home not in self._idle)
 
     def _start(self) -> None:
-        """Free workers take what adds to a sum of theirs, else the next group, else they steal one, as Dask has it."""
-        queued = iter([queue for queue in self._adds.values() if queue] if self._idle and not self._sums else [])
+        """Free workers take what adds to a sum of theirs, else the next group, else one that another is to do."""
+        others = (queue for queue in self._adds.values() if queue and queue[-1].rank == 1)
         for home in list(self._idle):
-            if queue := self._adds[home] or self._sums or next((q for q in queued if q and q[-1].rank == 1), None):
-                task = queue.pop() if queue is not self._sums and queue is not self._adds[home] else queue.popleft()
+            task = None
+            if queue := self._adds[home] or self._sums:
+                task = queue.popleft()
+            elif queue := next(others, None):  # work stealing
+                task = queue.pop()
+                task.seconds += task.moving
+            if task:
                 del self._idle[home]
                 self._run(home, task)
 
