@@ -79,8 +79,8 @@ class NoStatistic(Statistic[Nothing]):
 
 
 class SimulatedTask(Task):
-    """A task that needs ``seconds`` of a worker with a speed of one, and ``moving`` of another, which has to come by its
-    sums first; a fetch has no worker."""
+    """A task that needs ``seconds`` of a worker with a speed of one; ``moving`` more of another, which has not what it
+    adds to; a fetch has no worker."""
 
     def __init__(self, number: int, seconds: float, rank: int = 0, moving: float = 0.0) -> None:
         super().__init__(number, self)
@@ -130,7 +130,7 @@ class SimulatedWorkers:
 
     def _submitted(self, rows: RowsToRead, inputs: list[SimulatedTask], rank: int) -> SimulatedTask:
         self.merges += rank > 1
-        seconds = sum(map(len, rows.spans)) * self.costs.row + len(inputs) * self.costs.add
+        seconds = sum(map(len, rows.spans)) * self.costs.row + (len(inputs) - (rank > 1)) * self.costs.add
         queue = self._sums
         if inputs:  # as Dask does, where all sums are as large
             home = min((part.home for part in inputs), key=self._load)

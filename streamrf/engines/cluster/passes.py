@@ -315,19 +315,18 @@ class Summing(Dispatcher, Generic[S]):
                 self.put_back(task)
 
     def _add(self) -> None:
-        """As many at a time as a worker has room for. While groups go on that is two, and those of one worker first."""
-        tasks, most = self._awaited(), 2 if self.groups else ROOM + 1
-        busy = {task.place for task in tasks}
-        chosen, far = list(self.next_inputs(ROOM)), list[Task]()  # a task without inputs would wait for room
+        """Sums that are called for meet in pairs. While groups go on, a worker adds its own first: it has room for one
+        sum of another."""
+        busy = {task.place for task in self._awaited() if self.groups and task.place}
+        pairs, rest = list(self.next_inputs(ROOM)), list[Task]()  # where groups would wait for room
         for place, parts in by_place(part for part in self.held.values() if part.called and not part.is_alone).items():
             if len(parts) > 1 and self.groups:
-                chosen.append(self.taken(parts[: ROOM + 1]))
-            elif not (place and place in busy and self.groups):
-                far += parts
-        far.sort(key=lambda part: str(part.home))  # neighbours are near each other
-        last = most - 2 if tasks else 0  # of a few only where no more are to come
-        chosen += (self.taken(far[i : i + most]) for i in range(0, len(far) - 1 - last, most))
-        self.submit([((), parts) for parts in chosen], "add-sums", rank=2)
+                pairs.append(self.taken(parts[: ROOM + 1]))
+            elif place not in busy:
+                rest += parts
+        rest.sort(key=lambda part: str(part.home))  # neighbours are near each other
+        pairs += (self.taken(rest[i : i + 2]) for i in range(0, len(rest) - 1, 2))
+        self.submit([((), pair) for pair in pairs], "add-sums", rank=2)
 
     def _fetch(self) -> None:
         """The last of the sums that are called for; or those that no worker came to add, one at a time."""
