@@ -24,15 +24,16 @@ from tables import labelled, smooth, write_zarr
 
 import streamrf
 from streamrf.cli import main
+from streamrf.cli.connection import Address, connect
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Source, Span
 from streamrf.data.writers import TableWriter, open_shared_writer
 from streamrf.data.writers import zarr as zarr_writer
 from streamrf.engines.base import STATES, Next, Pass, WorkerNeeds
-from streamrf.engines.cluster import Address, ClusterEngine, connect
+from streamrf.engines.cluster import ClusterEngine
 from streamrf.engines.cluster.passes import Dispatcher
-from streamrf.engines.cluster.tasks import RowsToRead, Shared, add_sums, identity_of, sum_rows
+from streamrf.engines.cluster.tasks import RowsToRead, Shared, identity_of, sum_rows
 from streamrf.engines.cluster.workers import Task, Workers
 from streamrf.models.model import Model
 from streamrf.models.predict import PredictedColumns, evaluate_rows, predict_rows, prediction_columns
@@ -218,11 +219,14 @@ def test_tasks_change_nothing_they_are_given(client: Client, data: str) -> None:
             return client.gather(task.future, direct=True)["arrays"]["counts"].copy()
 
         rows = [RowsToRead((span,)) for span in (Span(0, 100), Span(100, 300))]
-        first, second = workers.submit(sum_rows, [(each, []) for each in rows])
+        first, second = workers.submit(sum_rows, [(each, [], []) for each in rows])
         before = counts(first), counts(second)
-        both = workers.submit(add_sums, [(first.future, second.future)] * 2)
+        third, inputs = RowsToRead((Span(300, 350),)), [first.future, second.future]
+        both = workers.submit(sum_rows, [(third, [], inputs)] * 2)
+        none = workers.submit(sum_rows, [(RowsToRead(()), [], inputs)])
         assert np.array_equal(counts(both[0]), counts(both[1]))
-        assert counts(both[0]).sum() == 300
+        assert counts(both[0]).sum() == 350
+        assert counts(none[0]).sum() == 300
         assert all(np.array_equal(counts(task), was) for task, was in zip((first, second), before, strict=True))
 
 
@@ -271,7 +275,7 @@ class TestMistakes:
             pass
 
     def test_no_scheduler_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("streamrf.engines.cluster.connection.CONNECT_SECONDS", 0.5)
+        monkeypatch.setattr("streamrf.cli.connection.CONNECT_SECONDS", 0.5)
         with (
             pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"),
             connect(Address("tcp://127.0.0.1:9")),

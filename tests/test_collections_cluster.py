@@ -26,7 +26,6 @@ from streamrf.data.partitions import Collection
 from streamrf.data.source import Span
 from streamrf.engines.base import Next, Pass
 from streamrf.engines.cluster import ClusterEngine
-from streamrf.engines.cluster.collections import free_memory, kept
 from streamrf.support import errors
 from streamrf.support.progress import Interrupted
 
@@ -241,15 +240,16 @@ def test_estimators_find_the_current_client(client: Client, folder: Path, from_p
 def test_what_fits_is_kept_in_the_memory_of_the_cluster(folder: Path, from_paths: dict[str, Any]) -> None:
     frame = frame_at(folder)
     with local_cluster(1, memory_limit="2GB") as (_, client):
-        assert 0 < free_memory(client) < 2e9
-        there = kept(frame, client)
+        engine = ClusterEngine(client)
+        assert 0 < engine.free_memory() < 2e9
+        there = engine.kept(frame)
         assert len(there.to_delayed()) == frame.npartitions
         wait_until(lambda: len(client.has_what()[next(iter(client.has_what()))]) >= frame.npartitions)
         large = da.zeros((10**9, 2), chunks=(10**7, 2))
-        assert kept(large, client) is large
-        assert kept(str(folder), client) == str(folder)
+        assert engine.kept(large) is large
+        assert engine.kept(str(folder)) == str(folder)
         X, y = smooth(ROWS)
-        assert kept((da.from_array(X, chunks=(500, 6)), y), client)[1] is y
+        assert engine.kept((da.from_array(X, chunks=(500, 6)), y))[1] is y
         assert same(streamrf.train(frame, RECIPE, target="price"), from_paths["parquet"])
 
 

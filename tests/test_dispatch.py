@@ -20,7 +20,7 @@ from streamrf.engines.base import STATES, Next, Pass, unwatched
 from streamrf.engines.cluster import passes
 from streamrf.engines.cluster.groups import Groups, rows_of, units_of
 from streamrf.engines.cluster.passes import Limits, Summing
-from streamrf.engines.cluster.tasks import RowsToRead, TaskCancelled, add_sums, sum_rows
+from streamrf.engines.cluster.tasks import ROOM, RowsToRead, TaskCancelled
 from streamrf.engines.cluster.workers import Task, WorkerInfo
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import BudgetError, ClusterError, DataError
@@ -69,7 +69,7 @@ class MadeUpWorkers:
         address = f"w{next(self.numbers)}"
         self.alive[address] = WorkerInfo(address, 1, None, 0, False)
 
-    def submit(self, function: Any, calls: list[Any], first: bool = False) -> list[MadeUpTask]:
+    def submit(self, function: Any, calls: list[Any], name: str = "", rank: int = 0) -> list[MadeUpTask]:
         return [self._open(function, *args) for args in calls]
 
     def fetch(self, future: MadeUpTask) -> MadeUpTask:
@@ -77,6 +77,7 @@ class MadeUpWorkers:
 
     def _open(self, *task: Any) -> MadeUpTask:
         future = MadeUpTask(next(self.numbers), task)
+        future.is_fetch = task[0] == "fetch"
         self.open.append(future)
         self.futures[future.number] = future
         self._give(future)
@@ -144,10 +145,10 @@ class MadeUpWorkers:
         return some
 
     def _start(self) -> None:
-        busy = {future.home for future in self.open if future.home and future.task[0] != "fetch"}
-        for future in sorted(self.open, key=lambda future: (future.task[0] is sum_rows, future.number)):
+        busy = {future.home for future in self.open if future.home and not future.is_fetch}
+        for future in sorted(self.open, key=lambda future: (not inputs_of(future), future.number)):
             home = self.queue[future.number]
-            fetched = future.task[0] == "fetch"
+            fetched = future.is_fetch
             free = fetched or (home not in busy and self._takes(home) and self._has_room(home, future))
             if future.home is None and free and self._can(future):
                 future.home, future.started = home, self.time
@@ -158,7 +159,7 @@ class MadeUpWorkers:
         """What a task looks at before it starts."""
         held = [number for number, (holder, _) in self.store.items() if holder == home]
         copies = {arg.number for arg in inputs_of(future)} - set(held)
-        return len(held) + len(copies) <= (2 if future.task[0] is sum_rows else STATES - 1)
+        return len(held) + len(copies) <= (STATES - 1 if inputs_of(future) else ROOM)
 
     def _takes(self, home: str) -> bool:
         return home in self.alive and not self.alive[home].paused
@@ -173,34 +174,30 @@ class MadeUpWorkers:
         own = sum(
             self.store[arg.number][0] == home
             for f in self.open
-            if f.home == home and f.task[0] != "fetch"
+            if f.home == home and not f.is_fetch
             for arg in inputs_of(f)
         )
         self.most_states = max(self.most_states, held + more - own)
 
     def _do(self, future: MadeUpTask) -> None:
         function, *args = future.task
-        args = [self.store[arg.number][1] if isinstance(arg, MadeUpTask) else arg for arg in args]
         if function == "fetch":
-            future.result = args[0]
+            future.result = self.store[args[0].number][1]
         elif self.rng.random() < self.trouble / 10:
             future.error = TaskCancelled()
         else:
-            self.store[future.number] = str(future.home), made_up(function, args)
+            previous = [self.store[part.number][1] for part in inputs_of(future)]
+            self.store[future.number] = str(future.home), made_up(args[0], previous)
 
 
 def inputs_of(future: MadeUpTask) -> list[MadeUpTask]:
-    return [arg for arg in future.task if isinstance(arg, MadeUpTask)]
+    return [future.task[1]] if future.is_fetch else future.task[3]
 
 
-def made_up(function: Any, args: list[Any]) -> dict[str, Any]:
+def made_up(rows: RowsToRead, previous: list[Any]) -> dict[str, Any]:
     """What the real tasks compute, without data."""
-    if function is add_sums:
-        first, second = args
-        return {"arrays": {"counts": first["arrays"]["counts"] + second["arrays"]["counts"]}, "dropped": 0}
-    assert function is sum_rows
-    counts = np.zeros(ROWS, np.int64)
-    for start, stop in args[0].spans:
+    counts = sum((part["arrays"]["counts"] for part in previous), np.zeros(ROWS, np.int64))
+    for start, stop in rows.spans:
         counts[start:stop] += 1
     return {"arrays": {"counts": counts}, "dropped": 0}
 
@@ -305,8 +302,8 @@ def test_rows_that_cannot_be_read_end_the_run_with_all_else_brought_in(seed: int
     do, bad, steps = workers._do, int(rng.integers(ROWS)), itertools.count()
 
     def read(future: Any) -> None:
-        rows = future.task[1]
-        if isinstance(rows, RowsToRead) and any(start <= bad < stop for start, stop in rows.spans):
+        rows = () if future.is_fetch else future.task[1].spans
+        if any(start <= bad < stop for start, stop in rows):
             future.error = DataError("a NaN")
         else:
             do(future)
@@ -450,7 +447,7 @@ def test_a_checkpoint_does_not_wait_for_the_last_group() -> None:
     can, steps, saved = workers._can, itertools.count(), list[int]()
 
     def is_last(future: Any) -> bool:
-        return future.task[0] is sum_rows and future.task[1].spans[-1].stop == ROWS
+        return not future.is_fetch and any(span.stop == ROWS for span in future.task[1].spans)
 
     workers._can = lambda future: can(future) and (bool(saved) or not is_last(future))  # type: ignore[method-assign]
 
@@ -470,10 +467,45 @@ def test_a_group_on_a_much_slower_worker_is_done_by_another() -> None:
     workers = MadeUpWorkers(rng, 2, 0.0)
     _, summing = make_summing(workers, rng)
     slow, can = next(iter(workers.alive)), workers._can
-    workers._can = lambda future: can(future) and not (future.home == slow and future.task[0] is sum_rows)  # type: ignore[method-assign]
+
+    def is_stuck(future: Any) -> bool:
+        return future.home == slow and not future.is_fetch and bool(future.task[1].spans)
+
+    workers._can = lambda future: can(future) and not is_stuck(future)  # type: ignore[method-assign]
     for step in itertools.count():
         assert step < 1000, "nothing moves"
         if not (summing.groups or summing.parts()):
             break
         summing.advance()
     assert summing.job.done.count == ROWS
+
+
+def test_a_group_is_added_to_a_sum_in_the_same_task() -> None:
+    """Additions by themselves are for sums of different workers: there are no more of them than there are sums left."""
+    workers = MadeUpWorkers(np.random.default_rng(0), 3, 0.0)
+    _, summing = make_summing(workers, np.random.default_rng(0))
+    summing.run(unwatched)
+    tasks = [future for future in workers.futures.values() if not future.is_fetch]
+    additions = [future for future in tasks if not future.task[1].spans]
+    added = [future for future in tasks if future.task[1].spans and inputs_of(future)]
+    assert len(tasks) > 30
+    assert len(added) > 10
+    assert len(additions) < 10
+
+
+def test_a_stop_keeps_the_sums_that_groups_were_to_be_added_to() -> None:
+    """The group is dropped, and what it was to be added to comes in."""
+    workers = MadeUpWorkers(np.random.default_rng(0), 2, 0.0)
+    job, summing = make_summing(workers, np.random.default_rng(0))
+    inputs: list[Span] = []
+
+    def stop_amid_an_addition(job: Pass[Any], pending: int) -> Next:
+        for task in summing.running.values():
+            if task.home and task.inputs and not task.is_fetch and not inputs:
+                inputs.extend(span for part in task.inputs for group in part.groups for span in group)
+        return Next.STOP if inputs else Next.CONTINUE
+
+    summing.run(stop_amid_an_addition)
+    assert inputs
+    assert all(row in job.done for span in inputs for row in range(*span))
+    assert job.done.count < ROWS

@@ -30,6 +30,7 @@ from s3_server import s3_bucket
 from tables import smooth, write_zarr
 
 from streamrf.api import predict
+from streamrf.cli.connection import Address, connect
 from streamrf.data import locations
 from streamrf.data.locations import WAITS, persistently
 from streamrf.data.open import open_source
@@ -37,7 +38,7 @@ from streamrf.data.readers.memory import ArraySource
 from streamrf.data.readers.zarr import ZarrSource
 from streamrf.data.source import Span
 from streamrf.engines.base import Next, Pass
-from streamrf.engines.cluster import Address, ClusterEngine, connect, workers
+from streamrf.engines.cluster import ClusterEngine, workers
 from streamrf.engines.cluster import engine as cluster_engine
 from streamrf.recipe import Recipe
 from streamrf.statistics.moments import Moments, moments_of

@@ -14,9 +14,9 @@ import pytest
 from commands import FAST, streamrf
 from tables import smooth, write_zarr
 
+from streamrf.cli.connection import Address, connect
 from streamrf.cli.display import printable
 from streamrf.data.locations import explain
-from streamrf.engines.cluster import Address, connect
 from streamrf.support.errors import InputError
 from streamrf.support.redaction import holds_credentials, without_credentials
 

@@ -20,11 +20,12 @@ from benchlib.context import Context
 from benchlib.parts import gram
 from benchlib.results import Cell, Results
 from benchlib.tables import generated
+from streamrf.cli.connection import Address, connect
 from streamrf.data.open import open_source
 from streamrf.data.source import Source
 from streamrf.data.split import Split
 from streamrf.engines.base import Engine, Next, Pass
-from streamrf.engines.cluster import Address, ClusterEngine, connect
+from streamrf.engines.cluster import ClusterEngine
 from streamrf.engines.local import LocalEngine
 from streamrf.statistics.holdout import Holdout
 from streamrf.support import memory

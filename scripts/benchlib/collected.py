@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 import streamrf
 from benchlib.results import Cell
 from benchlib.tables import generated, once
+from streamrf.cli.connection import Address, connect
 from streamrf.data.columns import Handling
 from streamrf.data.source import Source
 from streamrf.engines.base import Next, Pass
-from streamrf.engines.cluster import Address, ClusterEngine, connect
+from streamrf.engines.cluster import ClusterEngine
 from streamrf.training.run import train
 
 FILE_ROWS = 100_000

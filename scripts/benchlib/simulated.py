@@ -17,7 +17,7 @@ from streamrf.engines.base import Pass, unwatched
 from streamrf.engines.cluster.engine import ADDING_RATE, GROUP_SECONDS, SHARES
 from streamrf.engines.cluster.groups import Groups, units_of
 from streamrf.engines.cluster.passes import Limits, Summing
-from streamrf.engines.cluster.tasks import RowsToRead, Sums, add_sums
+from streamrf.engines.cluster.tasks import RowsToRead, Sums
 from streamrf.engines.cluster.workers import Task, WorkerInfo, pause_for
 from streamrf.statistics.base import State, Statistic
 from streamrf.statistics.gram_kernels import Layout
@@ -79,11 +79,12 @@ class NoStatistic(Statistic[Nothing]):
 
 
 class SimulatedTask(Task):
-    """A task that needs ``seconds`` of a worker with a speed of one; a fetch has no worker."""
+    """A task that needs ``seconds`` of a worker with a speed of one; ``moving`` more of another, which has not what it
+    adds to; a fetch has no worker."""
 
-    def __init__(self, number: int, seconds: float) -> None:
+    def __init__(self, number: int, seconds: float, rank: int = 0, moving: float = 0.0) -> None:
         super().__init__(number, self)
-        self.seconds = seconds
+        self.seconds, self.rank, self.moving = seconds, rank, moving
 
     def failure(self) -> None:
         return None
@@ -109,6 +110,7 @@ class SimulatedWorkers:
         self._idle = dict.fromkeys(self.speeds)  # in the order in which they became free
         self._sums: deque[SimulatedTask] = deque()
         self._adds: dict[str, deque[SimulatedTask]] = {home: deque() for home in self.speeds}
+        self._queues: dict[int, deque[SimulatedTask]] = {}  # that tasks wait in, by number
         self._running: dict[int, str] = {}
         self._events: list[tuple[float, int, SimulatedTask]] = []
         self._numbers = itertools.count()
@@ -120,36 +122,44 @@ class SimulatedWorkers:
         """Everybody is always there: one look is enough."""
         return self.clock == 0
 
-    def submit(self, function: Any, calls: list[tuple[Any, ...]], first: bool = False) -> list[SimulatedTask]:
+    def submit(self, function: Any, calls: list[tuple[Any, ...]], name: str = "", rank: int = 0) -> list[SimulatedTask]:
         self.clock += self.costs.task * len(calls)
-        found = [self._added(*call) if function is add_sums else self._summed(call[0]) for call in calls]
+        found = [self._submitted(rows, inputs, rank) for rows, _, inputs in calls]
         self._start()
         return found
 
-    def _added(self, *parts: SimulatedTask) -> SimulatedTask:
-        self.merges += 1
-        home = min((part.home for part in parts), key=self._load)  # as Dask does, where both sums are as large
-        moved = sum(self.costs.move for part in parts if part.home != home)
-        task = SimulatedTask(next(self._numbers), moved + self.costs.add)
-        self._adds[home].append(task)
-        return task
-
-    def _summed(self, rows: RowsToRead) -> SimulatedTask:
-        task = SimulatedTask(next(self._numbers), sum(map(len, rows.spans)) * self.costs.row)
-        self._sums.append(task)
+    def _submitted(self, rows: RowsToRead, inputs: list[SimulatedTask], rank: int) -> SimulatedTask:
+        self.merges += rank > 1
+        seconds = sum(map(len, rows.spans)) * self.costs.row + (len(inputs) - (rank > 1)) * self.costs.add
+        queue = self._sums
+        if inputs:  # as Dask does, where all sums are as large
+            home = min((part.home for part in inputs), key=self._load)
+            seconds += sum(self.costs.move for part in inputs if part.home != home)
+            queue = self._adds[home]
+        task = SimulatedTask(next(self._numbers), seconds, rank, len(inputs) * self.costs.move)
+        queue.appendleft(task) if rank > 1 else queue.append(task)
+        self._queues[task.number] = queue
         return task
 
     def _load(self, home: str) -> int:
         return len(self._adds[home]) + (home not in self._idle)
 
     def _start(self) -> None:
-        """Free workers take an addition of theirs, else the next sum."""
+        """Free workers take what adds to a sum of theirs, else the next group, else one that another is to do."""
+        others = (queue for queue in self._adds.values() if queue and queue[-1].rank == 1)
         for home in list(self._idle):
+            task = None
             if queue := self._adds[home] or self._sums:
+                task = queue.popleft()
+            elif queue := next(others, None):  # work stealing
+                task = queue.pop()
+                task.seconds += task.moving
+            if task:
                 del self._idle[home]
-                self._run(home, queue.popleft())
+                self._run(home, task)
 
     def _run(self, home: str, future: SimulatedTask) -> None:
+        del self._queues[future.number]
         future.home, future.started = home, self.clock
         future.seconds = self.costs.latency + future.seconds / self.speeds[home]
         self._running[future.number] = home
@@ -160,6 +170,7 @@ class SimulatedWorkers:
 
     def fetch(self, future: SimulatedTask) -> SimulatedTask:
         fetched = SimulatedTask(next(self._numbers), self.costs.move)
+        fetched.is_fetch = True
         self._ends(fetched)
         return fetched
 
@@ -183,7 +194,7 @@ class SimulatedWorkers:
             tasks.append(task)
             if task.home:
                 self._idle[self._running.pop(number)] = None
-            if not task.inputs:
+            if task.groups:
                 self.rows, self.summed_at = self.rows + task.rows, end
         self._start()
         return tasks
@@ -192,8 +203,8 @@ class SimulatedWorkers:
         """A task that is given up leaves its worker; a result is not kept anyway."""
         if future.number in self._running:
             self._idle[self._running.pop(future.number)] = None
-        elif future.home is None and future in self._sums:
-            self._sums.remove(future)
+        elif future.number in self._queues:
+            self._queues.pop(future.number).remove(future)
 
 
 def simulate(costs: Costs, rows: int, speeds: np.ndarray) -> dict[str, float]:

@@ -330,7 +330,8 @@ def cluster_engine(options: Options, reporter: Reporter, threads: int) -> Iterat
             raise InputError("certificates are for a cluster: give --scheduler tls://HOST:PORT too")
         yield None
         return
-    from streamrf.engines.cluster import Address, ClusterEngine, connect
+    from streamrf.cli.connection import Address, connect
+    from streamrf.engines.cluster import ClusterEngine
 
     with connect(Address(**address, threads=threads, memory=options.get("memory"))) as client:
         engine = ClusterEngine(client)

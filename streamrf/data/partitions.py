@@ -279,6 +279,31 @@ def keys_of(needs: Iterable[Partition]) -> dict[Key, Delayed]:
     return {(dask.token, number, names): dask.parts(names)[number] for dask, number, names in needs}
 
 
+def kept(data: Any, client: Any, room: Callable[[], float]) -> Any:
+    """A dask collection, or a pair of such, in the memory of a cluster that has ``room`` for so many bytes, if it fits:
+    it is read several times."""
+    parts = list(data) if isinstance(data, tuple) else [data]
+    lazy = [part for part in parts if is_collection(part)]
+    if not lazy or not sum(map(_size, lazy)) <= room():  # nor where rows are not counted
+        return data
+    with large_graphs():
+        found = [client.persist(part) if is_collection(part) else part for part in parts]
+    return tuple(found) if isinstance(data, tuple) else found[0]
+
+
+def _size(collection: Any) -> float:
+    """Bytes of a collection; of frames, by the first partition."""
+    if not hasattr(collection, "to_dask_array"):
+        return collection.nbytes
+    first = each_part(_frame_size, collection.to_delayed()[:1])
+    return sum(first) * collection.npartitions
+
+
+def _frame_size(frame: Any) -> int:
+    used = frame.memory_usage(deep=True)
+    return int(used.sum() if hasattr(used, "sum") else used)
+
+
 # -- asked by the driver, answered on the workers
 
 

@@ -1,6 +1,5 @@
-"""Sums and predictions on the workers of a Dask cluster. Nothing else in the package imports distributed."""
+"""Sums and predictions on the workers of a Dask cluster: of any ``Client``, wherever it comes from."""
 
-from streamrf.engines.cluster.connection import Address, connect
 from streamrf.engines.cluster.engine import ClusterEngine
 
-__all__ = ["Address", "ClusterEngine", "connect"]
+__all__ = ["ClusterEngine"]

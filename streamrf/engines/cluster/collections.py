@@ -1,4 +1,4 @@
-"""Dask collections on a cluster: what is kept in its memory, and how the task that sums rows comes by its partitions.
+"""Dask collections on a cluster: how the task that sums rows comes by its partitions.
 
 A worker computes a partition itself where it can: it is sent the tasks of the collection once, and reads as it would
 read a file, one partition at a time. What it cannot make alone (results in the cluster's memory, tasks that many
@@ -13,13 +13,12 @@ from typing import Any, Protocol
 
 from distributed import Client, Future
 
-from streamrf.data.partitions import Collection, Key, Names, each_part, is_collection, keys_of, large_graphs
+from streamrf.data.partitions import Collection, Key, Names, keys_of, large_graphs
 from streamrf.data.source import Partition, Source, Span
-from streamrf.engines.base import PAUSED_AT, SPAN_BYTES
+from streamrf.engines.base import SPAN_BYTES
 from streamrf.engines.cluster.passes import Limits
 
 STUCK = 60.0  # seconds that tasks may wait for partitions although workers are free
-SHARE = 1 / 3  # of the memory that workers have free, which a collection may take
 
 
 class Reads(Protocol):
@@ -61,35 +60,3 @@ class Handing:
         some = min(1000, source.n_rows)
         rows = SPAN_BYTES * some / source.block_bytes(Span(0, some))
         return replace(limits, rows=rows, handed=self.futures, stuck=limits.stuck + STUCK)
-
-
-def kept(data: Any, client: Client) -> Any:
-    """A dask collection, or a pair of such, in the memory of the cluster if it fits: it is read several times."""
-    parts = list(data) if isinstance(data, tuple) else [data]
-    lazy = [part for part in parts if is_collection(part)]
-    if not lazy or not sum(map(_size, lazy)) <= SHARE * free_memory(client):  # nor where rows are not counted
-        return data
-    with large_graphs():
-        found = [client.persist(part) if is_collection(part) else part for part in parts]
-    return tuple(found) if isinstance(data, tuple) else found[0]
-
-
-def _size(collection: Any) -> float:
-    """Bytes of a collection; of frames, by the first partition."""
-    if not hasattr(collection, "to_dask_array"):
-        return collection.nbytes
-    first = each_part(_frame_size, collection.to_delayed()[:1])
-    return sum(first) * collection.npartitions
-
-
-def _frame_size(frame: Any) -> int:
-    used = frame.memory_usage(deep=True)
-    return int(used.sum() if hasattr(used, "sum") else used)
-
-
-def free_memory(client: Client) -> float:
-    """Bytes that all workers together have left before Dask pauses them; 0 where one has no limit to go by."""
-    found = client.scheduler_info(n_workers=-1)["workers"].values()
-    if not all(info["memory_limit"] for info in found):
-        return 0.0
-    return sum(max(0.0, PAUSED_AT * info["memory_limit"] - info["metrics"].get("memory", 0)) for info in found)

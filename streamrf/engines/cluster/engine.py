@@ -10,10 +10,11 @@ from typing import Any
 
 from distributed import Client
 
+from streamrf.data.partitions import kept
 from streamrf.data.source import Source, Span, work_spans
 from streamrf.data.writers import TableWriter
-from streamrf.engines.base import SPAN_BYTES, SPAN_ROWS, Engine, Order, Pass, Watcher, WorkerNeeds, unwatched
-from streamrf.engines.cluster.collections import Handing, kept
+from streamrf.engines.base import PAUSED_AT, SPAN_BYTES, SPAN_ROWS, Engine, Order, Pass, Watcher, WorkerNeeds, unwatched
+from streamrf.engines.cluster.collections import Handing
 from streamrf.engines.cluster.groups import Groups, by_partition, units_of
 from streamrf.engines.cluster.passes import PATIENCE, STUCK, Limits, Summing, Writing
 from streamrf.engines.cluster.tasks import ColumnsOf, Shared, identity_of
@@ -25,6 +26,7 @@ from streamrf.support.units import format_bytes
 GROUP_SECONDS = 10.0  # a group that takes so long is worth its trip
 ADDING_RATE = 1e9  # bytes of states a worker adds in a second, at least
 SLOW_NETWORK = 20e6  # bytes a second, at least, in which a state comes to where it is added
+KEPT = 1 / 3  # of the memory that workers have free, which a collection may take
 SHARES = 64  # units of work for each worker, at least, so that the last one does not keep all others waiting
 
 
@@ -54,7 +56,7 @@ class ClusterEngine(Engine):
     def write(self, columns: ColumnsOf, source: Source, parts: TableWriter, watch: Callable[[int], None]) -> None:
         """Have ``columns(block, threads)`` of every block of the source written to ``parts`` by the workers."""
         handing = Handing(self.client, source.n_rows, [source, columns])
-        shared = Shared(handing.sent, columns, identity_of(source, self._session))
+        shared = Shared(handing.sent, columns, identity_of(source, self._session), output=parts.spec())
         with Workers.of_pass(self.client, "predictions", shared) as workers:
             spans = work_spans(source, self._unit_rows(workers, SPAN_ROWS, source.n_rows), SPAN_BYTES)
             limits = handing.limited(self._limits(source, SPAN_ROWS, SPAN_BYTES), source)
@@ -74,7 +76,14 @@ class ClusterEngine(Engine):
 
     def kept(self, data: Any) -> Any:
         """Dask collections are kept in the memory of the cluster, if they fit."""
-        return kept(data, self.client)
+        return kept(data, self.client, lambda: KEPT * self.free_memory())
+
+    def free_memory(self) -> float:
+        """Bytes that all workers together have left before Dask pauses them; 0 where one has no limit to go by."""
+        workers = self.workers()
+        if not all(worker.memory for worker in workers):
+            return 0.0
+        return sum(max(0.0, PAUSED_AT * (worker.memory or 0) - worker.used) for worker in workers)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ClusterEngine:
         """A copy of an estimator uses the same cluster."""

@@ -1,9 +1,10 @@
-"""A pass on many workers: groups of rows are submitted as tasks, their sums meet in pairs, and one sum comes back.
+"""A pass on many workers: groups of rows are submitted as tasks, each adds its rows to a sum that is there already, and
+one sum comes back.
 
 Dask places every task. We keep some more submitted than there are workers, so that none waits for us and an adaptive
-cluster sees the backlog. As soon as a worker holds two sums, a task adds them. When sums are called for (at the end of
-the pass, a checkpoint, a stop), those of different workers are added in pairs until one is left, which is fetched. What
-is finished after the call waits for the next one, so nobody waits for a checkpoint.
+cluster sees the backlog. The next group goes where a sum is, which it is added to. When sums are called for (at the end
+of the pass, a checkpoint, a stop), they are added to each other until one is left, which is fetched. What begins after
+the call makes sums of its own, so no worker waits for a checkpoint.
 
 Only this module knows which rows are in which partial sum. When one is lost, its rows are done again; when one is
 fetched, it is added once, and its rows are checked against those that are in already.
@@ -13,20 +14,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf, sqrt
-from typing import Any, Generic
+from typing import Generic
 
-from distributed import Future, KilledWorker
+from distributed import Future
 
 from streamrf.data.partitions import Key
 from streamrf.data.source import Source, Span, joined_spans
 from streamrf.data.writers import TableWriter
 from streamrf.engines.base import Next, Pass, Watcher
 from streamrf.engines.cluster.groups import Group, Groups, rows_of
-from streamrf.engines.cluster.tasks import RowsToRead, TaskCancelled, add_sums, sum_rows, write_rows
+from streamrf.engines.cluster.tasks import ROOM, RowsToRead, TaskCancelled, sum_rows, write_rows
 from streamrf.engines.cluster.workers import Task, Workers, explain
 from streamrf.statistics.base import S
 from streamrf.statistics.rowset import RowSet
@@ -36,12 +37,13 @@ from streamrf.support.units import format_bytes, format_seconds
 TICK = 0.1  # seconds that a step waits for a task to finish
 BATCH = 50  # groups that one step submits at most: those that are finished tell how large the next should be
 PATIENCE = 300.0  # seconds without any worker before we give up
-LEAST_SECONDS = 0.0025  # of a group, for each worker there is: its two tasks keep us and Dask busy for about so long
+LEAST_SECONDS = 0.0025  # of a group, for each worker there is: it keeps us and Dask busy for about so long
 BACKLOG = 4  # tasks beyond two for each worker and one for each thread, where so much is left to do
 STUCK, LATE = 5.0, 1.0  # seconds that a task may wait, or be late, while workers are free; twice that the next time
-CALLED = "called"  # stands for a worker: sums that are called for meet wherever they are
 MAX_FETCHES = 3  # times in a row that a fetch may fail
 MOST_SUMS = 1000  # that Dask remembers the making of, before they are fetched unasked
+
+Inputs = tuple[Task, ...]  # sums that a task adds to
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,11 @@ class Limits:
 class Dispatcher(ABC):
     """The loop around all tasks."""
 
-    def __init__(
-        self, workers: Workers, groups: Groups, limits: Limits, does: Callable[..., object], *more: Any
-    ) -> None:
-        """``does`` is the task that rows are given to, with ``more``."""
-        self.workers, self.groups, self.limits = workers, groups, limits
-        self._does, self._more = does, more
+    def __init__(self, workers: Workers, groups: Groups, limits: Limits, does: Callable[..., object]) -> None:
+        """``does`` is the task that rows are given to."""
+        self.workers, self.groups, self.limits, self._does = workers, groups, limits, does
         self.running: dict[int, Task] = {}  # by number
+        self.held: dict[int, Task] = {}  # partial sums that no task adds to
         self.stopping = False  # nothing new starts: a watcher wants it so, or rows cannot be read
         self.failure: Exception | None = None
         self._ready = 0  # workers that take tasks
@@ -75,12 +75,8 @@ class Dispatcher(ABC):
         self._given_up: Counter[Group] = Counter()  # how often a task was, by its first rows
 
     @abstractmethod
-    def accept(self, task: Task) -> None:
-        """A task ended well."""
-
-    @abstractmethod
     def step(self) -> None:
-        """What else is to be done in each step."""
+        """See to what is finished."""
 
     def advance(self) -> None:
         """One step. Rows that cannot be read end the run, but only once the other workers have nothing under way."""
@@ -96,29 +92,51 @@ class Dispatcher(ABC):
             raise self.failure or error from error
 
     def sums(self) -> list[Task]:
-        return [task for task in self.running.values() if not task.inputs]
+        """Tasks that have rows of their own."""
+        return [task for task in self.running.values() if task.groups]
 
     def rows_in_progress(self) -> int:
         return sum(min(task.progress, task.rows) for task in self.sums())
 
     def _fill(self) -> None:
         """Submit groups: two for each worker, and more where that leaves enough to balance the end with."""
-        sums, calls, groups = self.sums(), list[tuple[Any, ...]](), list[Group]()
+        sums, batch, inputs = self.sums(), list[tuple[Group, Inputs]](), self.next_inputs()
         left = self.groups.rows + sum(task.rows for task in sums)
         queued = sum(task.rows for task in sums if task.home is None)
         beyond = sum(worker.threads for worker in self.workers.alive.values()) + BACKLOG
-        self._has_more = False
-        while self.groups and not self.stopping and not self._has_more:
+        while self.groups and not self.stopping and len(batch) < BATCH:
             deep = self.rate and queued <= self.groups.rows / 2
-            if len(sums) + len(groups) >= max(2, 2 * self._ready) + (beyond if deep else 0):
+            if len(sums) + len(batch) >= max(2, 2 * self._ready) + (beyond if deep else 0):
                 break
-            groups.append(self.groups.take(min(self._group_rows(left), self.limits.rows)))
-            spans = tuple(joined_spans(groups[-1], self.limits.fits))
+            group = self.groups.take(min(self._group_rows(left), self.limits.rows))
+            batch.append((group, next(inputs, ())))
+            queued += rows_of(group)
+        self._has_more = len(batch) == BATCH
+        self.submit([each for each in batch if not each[1]])
+        self.submit([each for each in batch if each[1]], "add-rows", rank=1)
+
+    def next_inputs(self, beyond: int = 0) -> Iterator[Inputs]:
+        """What the next groups are added to: all that a worker holds, where no other task waits to add to its sums.
+
+        So every second group is bound to no worker, and whoever is free does it.
+        """
+        adding = {task.place for task in self.running.values() if task.inputs}
+        for place, parts in by_place(part for part in self.held.values() if not part.called).items():
+            if place not in adding and len(parts) > beyond:
+                yield self.taken(parts[: ROOM + 1])
+
+    def taken(self, parts: Iterable[Task]) -> Inputs:
+        return tuple(self.held.pop(part.number) for part in parts)
+
+    def submit(self, batch: Sequence[tuple[Group, Inputs]], name: str = "", rank: int = 0) -> None:
+        """Have workers do rows and add them to sums; a higher rank goes first."""
+        calls = []
+        for group, inputs in batch:
+            spans = tuple(joined_spans(group, self.limits.fits))
             handed = self.limits.handed(spans)
-            calls.append((RowsToRead(spans, tuple(handed)), list(handed.values()), *self._more))
-            queued, self._has_more = queued + rows_of(groups[-1]), len(groups) == BATCH
-        for task, group in zip(self.workers.submit(self._does, calls), groups, strict=True):
-            self.start(task, (group,))
+            calls.append((RowsToRead(spans, tuple(handed)), list(handed.values()), [part.future for part in inputs]))
+        for task, (group, inputs) in zip(self.workers.submit(self._does, calls, name, rank), batch, strict=True):
+            self.start(task, group, inputs)
 
     @property
     def rate(self) -> float:
@@ -137,40 +155,40 @@ class Dispatcher(ABC):
         least = min(rate * LEAST_SECONDS * self._ready, sqrt(left * rate * LEAST_SECONDS))
         return min(rate * self.limits.seconds, max(share / 4, least))
 
-    def start(self, task: Task, groups: tuple[Group, ...], inputs: tuple[Task, ...] = (), called: bool = False) -> Task:
-        task.groups, task.inputs, task.called, task.submitted = groups, inputs, called, self.workers.now()
+    def start(self, task: Task, group: Group = (), inputs: Inputs = ()) -> None:
+        task.groups, task.inputs, task.submitted = (group,) if group else (), inputs, self.workers.now()
+        task.called = task.submitted if any(part.called for part in inputs) else 0.0
         self.running[task.number] = task
-        return task
 
     def put_back(self, task: Task) -> None:
-        """Forget a task or partial sum, and what it is made of: its rows are to be done again."""
+        """Forget a task or a partial sum: its rows are to be done again. What it was added to is there still."""
         self.running.pop(task.number, None)
-        for each in (task, *task.inputs):
-            self.workers.release(each)
+        self.held.pop(task.number, None)
+        for part in task.inputs:
+            part.called = part.called or task.called
+            self.held[part.number] = part
+        self.workers.release(task)
         self.groups.put_back(task.groups)
 
-    def parts(self) -> list[Task]:
-        """Everything that holds rows."""
-        return list(self.running.values())
-
     def _put_back_losses(self) -> None:
-        """Sums that went with their worker. Dask would make them again as they were, one after the other, and an
-        addition may wait without end for a worker that is frozen."""
-        for task in self.parts():
+        """Sums that went with their worker. Dask would make them again as they were, one after the other, and a task
+        that adds to them may wait without end for a worker that is frozen."""
+        for task in list(self.running.values()):
             if task.is_lost:
                 self.put_back(task)
+            elif task.home not in self.workers.alive:
+                task.home = None  # Dask gives it to another
+        for part in list(self.held.values()):
+            if part.is_lost:
+                self.put_back(part)
 
     def give_up(self, task: Task) -> None:
-        """Have another worker do it; the first that was asked stops, or its result is not used."""
+        """Have another worker do it; the first that was asked stops, or its result is not used. What it was to be added
+        to is brought in: the next group would be bound to the same worker."""
+        for part in task.inputs:
+            part.called = part.called or self.workers.now()
         self._given_up[task.groups[0][:1]] += 1
         self.put_back(task)
-
-    def add(self, pairs: list[tuple[Task, ...]]) -> None:
-        """Have workers add sums to others."""
-        calls = [tuple(part.future for part in pair) for pair in pairs]
-        for task, pair in zip(self.workers.submit(add_sums, calls, first=True), pairs, strict=True):
-            self.start(task, tuple(chain.from_iterable(part.groups for part in pair)), pair, pair[-1].called)
-            task.unknown = sum((part.unknown for part in pair), Counter())
 
     def _finish_all(self) -> None:
         for task in self.workers.finished(TICK if self.running and not self._has_more else 0.0):
@@ -182,25 +200,18 @@ class Dispatcher(ABC):
 
     def finish(self, task: Task) -> None:
         failure = task.failure()
-        if isinstance(failure, TaskCancelled):
-            self.give_up(task)
-        elif failure or task.is_lost:
+        if failure or task.is_lost:
             self.put_back(task)
-            if failure:
-                raise self._lost(task) if isinstance(failure, KilledWorker) else explain(failure, task.home)
-        else:
-            del self.running[task.number]
-            if not task.inputs:
-                self._rows_timed, self._seconds_timed = self._rows_timed + task.rows, self._seconds_timed + task.seconds
-            self.accept(task)
-
-    def _lost(self, task: Task) -> ClusterError:
-        spans = task.groups[0]
-        return ClusterError(
-            f"several workers were lost, one after the other, over rows {spans[0].start:,} to {spans[-1].stop - 1:,}:"
-            f" most likely each ran out of memory ({self._memory_limit()}); give the workers more memory, use fewer"
-            " workers on a machine, or lower `D`"
-        )
+            if failure and not isinstance(failure, TaskCancelled):
+                raise explain(failure, task, self._memory_limit())
+            return
+        del self.running[task.number]
+        if task.groups:
+            self._rows_timed, self._seconds_timed = self._rows_timed + task.rows, self._seconds_timed + task.seconds
+        for part in task.inputs:
+            self.workers.release(part)
+        task.take_inputs()
+        self.held[task.number] = task
 
     def _memory_limit(self) -> str:
         limit = self.workers.memory_limit
@@ -249,15 +260,12 @@ class Summing(Dispatcher, Generic[S]):
     def __init__(self, job: Pass[S], workers: Workers, groups: Groups, limits: Limits) -> None:
         super().__init__(workers, groups, limits, sum_rows)
         self.job = job
-        self.held: dict[str | None, Task] = {}  # the partial sum on each worker; CALLED: one that is due
-        self._pairs: list[tuple[Task, ...]] = []  # to be added in this step
-        self._alone: list[Task] = []  # no worker came to add these: each is fetched by itself
         self._collects, self._failed_fetches = False, 0
 
     def run(self, watch: Watcher[S]) -> S:
-        while self.parts() or (self.groups and not self.stopping):
+        while self.running or self.held or (self.groups and not self.stopping):
             self.advance()
-            answer = watch(self.job, self._pending())
+            answer = watch(self.job, self.rows_in_progress() + sum(part.rows for part in self.parts()))
             self.stopping |= answer is Next.STOP
             self._collects = answer is Next.COLLECT
         if self.failure:
@@ -265,84 +273,79 @@ class Summing(Dispatcher, Generic[S]):
         return self.job.state
 
     def parts(self) -> list[Task]:
-        return [*self.running.values(), *self.held.values(), *self._alone]
-
-    def _call(self, tasks: Iterable[Task]) -> None:
-        """Call for these and for all sums that are there. Neighbours are added first: they are near each other."""
-        parts, self.held = sorted(self.held.values(), key=lambda part: str(part.home)), {}
-        for task in (*tasks, *parts):
-            task.called = True
-        for part in parts:
-            self.accept(part)
-
-    def accept(self, task: Task) -> None:
-        """A sum is there: it meets the one that its worker holds, or any other if both are called for."""
-        for part in task.inputs:
-            self.workers.release(part)
-        task.inputs = ()
-        place = CALLED if task.called else task.home
-        if place in self.held:
-            self._pairs.append((self.held.pop(place), task))
-        else:
-            self.held[place] = task
+        """All partial sums."""
+        return [*self.held.values(), *chain.from_iterable(task.inputs for task in self.running.values())]
 
     def step(self) -> None:
         """Also where rows cannot be read, what is summed already is brought here first: it can be kept then."""
         for task in self.sums() if self.stopping else ():
             self.put_back(task)
-        adds, made = [task for task in self.running.values() if task.inputs], sum(len(p.groups) for p in self.parts())
-        self._give_up_additions(task for task in adds if len(task.inputs) == 2)
         if self.stopping or not self.groups:
             self._call(self.running.values())
-        elif (self._collects or made > MOST_SUMS + 10 * self._ready) and not any(task.called for task in adds):
-            self._call(adds)
-        pairs, self._pairs = self._pairs, []
-        self.add(pairs)
-        if self._alone and not any(len(task.inputs) == 1 for task in self.running.values()):
-            self._fetch(self._alone.pop())
-        elif CALLED in self.held and not self._waits_for_more():
-            self._fetch(self.held.pop(CALLED))
+        elif not any(task.called for task in (*self.running.values(), *self.held.values())):
+            made = sum(len(part.groups) for part in self.parts())
+            if self._collects or made > MOST_SUMS + 10 * self._ready:
+                self._call(task for task in self.sums() if task.inputs)
+        self._give_up_called()
+        self._add()
+        self._fetch()
 
-    def _waits_for_more(self) -> bool:
-        """Whether more is added to what is called for. A checkpoint waits for additions, but for no group: not even at
+    def _call(self, tasks: Iterable[Task]) -> None:
+        """Call for these and for all sums that are there."""
+        for task in (*tasks, *self.held.values()):
+            task.called = task.called or self.workers.now()
+
+    def _awaited(self) -> list[Task]:
+        """What sums that are called for wait for. A checkpoint waits for no group that is not added to one: not even at
         the end, when the last groups are called for as well."""
-        return any(task.called and (task.inputs or not self._collects) for task in self.running.values())
+        return [task for task in self.running.values() if task.called and (task.inputs or not self._collects)]
 
-    def _give_up_additions(self, adds: Iterable[Task]) -> None:
-        """Dask queues an addition at a worker that has one of the two sums, whatever that worker is stuck in.
+    def _give_up_called(self) -> None:
+        """Dask queues a task at a worker that has what it adds to, whatever that worker is stuck in.
 
-        It waits for a group there, but not for much longer than a group takes: a fetch needs no thread of a worker.
+        A sum that is called for waits for a group there, but not for much longer than a group takes: a fetch needs no
+        thread of a worker.
         """
         group = max((task.rows for task in self.sums()), default=0) / self.rate if self.rate else 0.0
-        for task in adds:
-            if self.workers.now() - task.submitted > self.limits.stuck + 2 * group:
-                del self.running[task.number]
-                self.workers.release(task)
-                self._alone += task.inputs
+        for task in list(self.running.values()):
+            waits = task.called and task.inputs and not task.is_fetch and (self._collects or not task.groups)
+            if waits and self.workers.now() - task.called > self.limits.stuck + 2 * group:
+                for part in task.inputs:
+                    part.is_alone = not task.groups
+                self.put_back(task)
 
-    def _fetch(self, part: Task) -> None:
-        part.called = True
-        self.start(self.workers.fetch(part), part.groups, (part,), called=True)
+    def _add(self) -> None:
+        """Sums that are called for meet in pairs. While groups go on, a worker adds its own first: it has room for one
+        sum of another."""
+        busy = {task.place for task in self._awaited() if self.groups and task.place}
+        pairs, rest = list(self.next_inputs(ROOM)), list[Task]()  # where groups would wait for room
+        for place, parts in by_place(part for part in self.held.values() if part.called and not part.is_alone).items():
+            if len(parts) > 1 and self.groups:
+                pairs.append(self.taken(parts[: ROOM + 1]))
+            elif place not in busy:
+                rest += parts
+        rest.sort(key=lambda part: str(part.home))  # neighbours are near each other
+        pairs += (self.taken(rest[i : i + 2]) for i in range(0, len(rest) - 1, 2))
+        self.submit([((), pair) for pair in pairs], "add-sums", rank=2)
 
-    def put_back(self, task: Task) -> None:
-        super().put_back(task)
-        self._alone = [part for part in self._alone if part is not task]
-        self.held = {place: part for place, part in self.held.items() if part is not task}
+    def _fetch(self) -> None:
+        """The last of the sums that are called for; or those that no worker came to add, one at a time."""
+        parts = sorted((part for part in self.held.values() if part.called), key=lambda part: not part.is_alone)
+        tasks = self._awaited()
+        is_last = len(parts) == 1 and not tasks
+        if is_last or (parts and parts[0].is_alone and not any(task.is_fetch for task in tasks)):
+            self.start(self.workers.fetch(parts[0]), inputs=self.taken(parts[:1]))
 
     def finish(self, task: Task) -> None:
-        if len(task.inputs) != 1:
-            task.home = task.home or (task.inputs[0].home if task.inputs else None)  # Dask adds where the sums are
+        if not task.is_fetch:
             super().finish(task)
             return
-        del self.running[task.number]
-        self.workers.release(task)
         failure, (part,) = task.failure(), task.inputs
         self._failed_fetches = self._failed_fetches + 1 if failure else 0
+        self.put_back(task)  # should its worker be going, it is seen as lost, else it is asked for again
         if failure is None:
-            self._arrive(part, task)
-        elif self._failed_fetches <= MAX_FETCHES:
-            self.accept(part)  # its worker may be going: then the sum is seen as lost, else it is asked for again
-        else:
+            self._arrive(self.held.pop(part.number), task)
+        elif self._failed_fetches > MAX_FETCHES:
             raise failure
 
     def _arrive(self, part: Task, fetched: Task) -> None:
@@ -353,17 +356,12 @@ class Summing(Dispatcher, Generic[S]):
         self.job.source.note_unknown_levels(part.unknown)
         self.workers.release(part)
 
-    def _pending(self) -> int:
-        """Rows that workers have summed and that are not here yet."""
-        summed = (part.rows for part in self.parts() if part.inputs or part.number not in self.running)
-        return self.rows_in_progress() + sum(summed)
-
 
 class Writing(Dispatcher):
     """An output written by many workers: each writes the rows of its groups, straight to where they belong."""
 
     def __init__(self, source: Source, parts: TableWriter, workers: Workers, groups: Groups, limits: Limits) -> None:
-        super().__init__(workers, groups, limits, write_rows, parts.spec())
+        super().__init__(workers, groups, limits, write_rows)
         self.source, self.output, self.done = source, parts, 0
 
     def run(self, watch: Callable[[int], None]) -> None:
@@ -376,12 +374,18 @@ class Writing(Dispatcher):
             raise self.failure
 
     def step(self) -> None:
+        for task in self.taken(list(self.held.values())):
+            self.output.wrote(list(task.groups[0]))
+            self.source.note_unknown_levels(task.unknown)
+            self.done += task.rows
+            self.workers.release(task)
         for task in self.sums() if self.stopping else ():
             if task.home is None:
                 self.put_back(task)
 
-    def accept(self, task: Task) -> None:
-        self.output.wrote(list(task.groups[0]))
-        self.source.note_unknown_levels(task.unknown)
-        self.done += task.rows
-        self.workers.release(task)
+
+def by_place(parts: Iterable[Task]) -> dict[str | None, list[Task]]:
+    found: dict[str | None, list[Task]] = {}
+    for part in parts:
+        found.setdefault(part.home, []).append(part)
+    return found

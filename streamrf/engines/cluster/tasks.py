@@ -1,4 +1,4 @@
-"""What runs on a worker: sums of rows, sums of sums, and predictions written where they belong.
+"""What runs on a worker: sums of rows and of earlier sums, and predictions written where they belong.
 
 Every task is a pure function that never changes its arguments. So a task that runs again, late or twice gives the same
 result, and a result counts once because the driver uses it once.
@@ -25,14 +25,14 @@ from streamrf.data.open import open_source
 from streamrf.data.partitions import Collection, Key, at_hand
 from streamrf.data.source import Block, Source, Span
 from streamrf.data.writers import Columns, PartSpec, open_part, write_blocks
-from streamrf.engines.base import Next, Pass
+from streamrf.engines.base import STATES, Next, Pass
 from streamrf.engines.local import LocalEngine, read_pieces
 from streamrf.support import __version__, memory
 from streamrf.support.errors import MismatchError, StorageError
 from streamrf.support.threads import Threads
 
 ColumnsOf = Callable[[Block, Threads], Columns]  # what is written for a block
-ROOM = 2  # sums on a worker that is to begin another: with those, an addition has one more, a copy, and its result
+ROOM = 2  # sums on a worker that is to begin another: as many tasks may add to these, each with a result
 PATIENCE = 100  # times in a row that a task waits for room
 
 _turn = threading.Lock()  # one task at a time: it uses all threads of its worker, and buffers of the statistic
@@ -64,6 +64,7 @@ class Shared:
     value: Any  # the statistic, or what makes the columns of an output
     source: str  # identity of the source, as JSON
     nan: str = "error"
+    output: PartSpec | None = None
     topic: str = ""  # of reports
     every: float = 0.5  # seconds between two of a task
 
@@ -81,9 +82,9 @@ _shared: dict[str, Shared] = {}  # by run
 _waits: Counter[str] = Counter()  # by run: times in a row that a task was sent back for want of room
 
 
-def sum_rows(run: str, rows: RowsToRead, partitions: list[Any]) -> Sums:
-    """The sum over some spans."""
-    with _working(run, rows, partitions, makes_state=True) as (shared, source, threads, report):
+def sum_rows(run: str, rows: RowsToRead, partitions: list[Any], previous: list[Sums]) -> Sums:
+    """The sum over some spans and over ``previous`` sums, in new memory."""
+    with _working(run, rows, partitions, room=STATES - 1 if previous else ROOM) as (shared, source, threads, report):
 
         def watch(job: Pass[Any], pending: int) -> Next:
             report(job.done.count)
@@ -91,23 +92,18 @@ def sum_rows(run: str, rows: RowsToRead, partitions: list[Any]) -> Sums:
 
         job = Pass.start(shared.value, source, nan=shared.nan)
         LocalEngine(threads).sum_spans(job, rows.spans, watch)
-        return {"arrays": job.state.arrays(), "dropped": job.dropped}
+        for part in previous:
+            job.state = job.state.__iadd__(shared.value.load(part["arrays"]))
+        return {"arrays": job.state.arrays(), "dropped": job.dropped + sum(part["dropped"] for part in previous)}
 
 
-def add_sums(run: str, first: Sums, second: Sums) -> Sums:
-    """The sum of two sums, in new memory."""
-    with _turn:
-        statistic = _shared_by(run).value
-        state = statistic.load({name: np.array(array) for name, array in first["arrays"].items()})
-        state = state.__iadd__(statistic.load(second["arrays"]))
-        return {"arrays": state.arrays(), "dropped": first["dropped"] + second["dropped"]}
-
-
-def write_rows(run: str, rows: RowsToRead, partitions: list[Any], output: PartSpec) -> None:
+def write_rows(run: str, rows: RowsToRead, partitions: list[Any], _: list[Sums]) -> None:
     """Columns made of some spans, written to their place in an output."""
-    with _working(run, rows, partitions) as (shared, source, threads, report), open_part(output, rows.spans) as part:
+    with _working(run, rows, partitions) as (shared, source, threads, report):
+        assert shared.output
         blocks = (piece for _, piece in read_pieces(source, rows.spans, shared.nan))
-        write_blocks(shared.value, blocks, part, threads, report)
+        with open_part(shared.output, rows.spans) as part:
+            write_blocks(shared.value, blocks, part, threads, report)
 
 
 def forget(run: str) -> None:
@@ -118,12 +114,12 @@ def forget(run: str) -> None:
 
 @contextmanager
 def _working(
-    run: str, rows: RowsToRead, partitions: list[Any], makes_state: bool = False
+    run: str, rows: RowsToRead, partitions: list[Any], room: int | None = None
 ) -> Iterator[tuple[Shared, Source, Threads, _Report]]:
     """While inside, a task has its worker to itself. The driver hears when it starts and ends, and how far it is."""
     with _turn, at_hand(dict(zip(rows.keys, partitions, strict=True))):
-        if makes_state:
-            _make_room(run)
+        if room is not None:
+            _make_room(run, room)
         _limit_heaps_once()
         shared = _shared_by(run)
         report, source = _Report(run, shared), _open(shared.source)
@@ -157,13 +153,13 @@ class _Report:
         self._worker.log_event(self._shared.topic, news)
 
 
-def _make_room(run: str) -> None:
+def _make_room(run: str, room: int) -> None:
     """Keep to the states that the plan counts: additions that wait, and sums that are being freed, come first.
 
     A worker with one thread can add only once this task has left it. If nothing is freed, it starts all the same.
     """
     states = sum(key[0].endswith(run) for key in list(get_worker().data) if isinstance(key, tuple))
-    if states > ROOM and _waits[run] < PATIENCE:
+    if states > room and _waits[run] < PATIENCE:
         _waits[run] += 1
         time.sleep(0.02)
         raise Reschedule

@@ -17,9 +17,10 @@ from concurrent.futures import Future as ThreadFuture
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
-from distributed import Client, Future, as_completed, span
+from distributed import Client, Future, KilledWorker, as_completed, span
 from distributed.protocol import pickle
 
 from streamrf.engines.cluster.groups import Group
@@ -39,22 +40,25 @@ class WorkerInfo:
     memory: int | None  # its limit, where it has one
     held: int  # bytes of results that Dask keeps there
     paused: bool  # its memory is almost full: it keeps what it has and takes nothing new
+    used: int = 0  # bytes, of all it holds
 
     @classmethod
     def of(cls, address: str, info: dict[str, Any]) -> WorkerInfo:
-        held, paused = info.get("metrics", {}).get("managed_bytes", 0), info.get("status") == "paused"
-        return cls(address, info["nthreads"], info["memory_limit"] or None, held, paused)
+        held, used = (info.get("metrics", {}).get(name, 0) for name in ("managed_bytes", "memory"))
+        return cls(address, info["nthreads"], info["memory_limit"] or None, held, info.get("status") == "paused", used)
 
 
 @dataclass(eq=False)
 class Task:
-    """A group of rows to do, partial sums to add, or one to fetch. Once finished, it is a partial sum on a worker."""
+    """Rows to do, with partial sums to add them to, or a sum to fetch. Once finished, it is a sum on a worker."""
 
     number: int
     future: Any  # of Dask; of a thread for a fetch
-    groups: tuple[Group, ...] = ()  # the rows that are in its result
-    inputs: tuple[Task, ...] = ()  # two for an addition, one for a fetch
-    called: bool = False  # whether the run wants its rows now, for a checkpoint or the end
+    groups: tuple[Group, ...] = ()  # its own rows; once it is finished, all that are in its result
+    inputs: tuple[Task, ...] = ()  # sums that go into its result, until it is finished
+    is_fetch: bool = False
+    called: float = 0.0  # since when the run wants its rows now, for a checkpoint or the end
+    is_alone: bool = False  # no worker came to add it to others: it is to be fetched by itself
     submitted: float = 0.0
     home: str | None = None  # the worker, once the task has started
     started: float = 0.0  # when we heard of it
@@ -64,7 +68,20 @@ class Task:
 
     @cached_property
     def rows(self) -> int:
+        """Its own; once it is finished, all."""
         return sum(len(span) for group in self.groups for span in group)
+
+    @property
+    def place(self) -> str | None:
+        """Where it is, or where Dask will have it done."""
+        return self.home or (self.inputs[0].home if self.inputs else None)
+
+    def take_inputs(self) -> None:
+        """It is finished, and has the rows of its inputs as well."""
+        self.rows += sum(part.rows for part in self.inputs)
+        self.groups += tuple(chain.from_iterable(part.groups for part in self.inputs))
+        self.unknown = sum((part.unknown for part in self.inputs), self.unknown)
+        self.inputs = ()
 
     @property
     def is_lost(self) -> bool:
@@ -98,7 +115,8 @@ class Workers:
         self._open: dict[int, Task] = {}  # by number
         self._fetches: dict[int, Task] = {}
         self._completed = as_completed(loop=client.loop)
-        self._beats: dict[str, tuple[float, int]] = {}  # the newest heartbeat of each worker, and looks since
+        self._beats: dict[str, float] = {}  # the newest heartbeat of each worker
+        self._silent: Counter[str] = Counter()  # looks since
         self._silence, self._looked = FROZEN, float("-inf")
         self.refresh()
 
@@ -145,31 +163,28 @@ class Workers:
         if time.monotonic() < self._looked + pause:
             return False
         try:
-            self._look(self._told(self.client.scheduler.identity, n_workers=-1)["workers"])
-            self._remove_frozen(pause)
+            self._look(self._told(self.client.scheduler.identity, n_workers=-1)["workers"], pause)
         except OSError as error:  # a connection that broke is opened again
             if not self.alive:
                 raise scheduler_gone(self.client) from error
         self._looked = time.monotonic()
         return True
 
-    def _look(self, found: dict[str, dict[str, Any]]) -> None:
+    def _look(self, found: dict[str, dict[str, Any]], pause: float) -> None:
+        """Who is there. Frozen workers are taken off the list, one at a time. Looks are counted, not seconds: it may be
+        us, or the scheduler, who was frozen."""
         self.alive = {address: WorkerInfo.of(address, info) for address, info in found.items()}
         limits = [worker.memory for worker in self.alive.values() if worker.memory]
         self.memory_limit = min(limits, default=self.memory_limit)
-        last, self._beats = self._beats, {}
-        for address, info in found.items():
-            beat, looks = last.get(address, (0.0, 0))
-            self._beats[address] = (info["last_seen"], looks + 1 if info["last_seen"] == beat else 0)
-
-    def _remove_frozen(self, pause: float) -> None:
-        """One at a time. Looks are counted, not seconds: it may be us, or the scheduler, who was frozen."""
+        beats = {address: info["last_seen"] for address, info in found.items()}
+        same = (address for address, beat in beats.items() if self._beats.get(address) == beat)
+        self._silent = Counter({address: self._silent[address] + 1 for address in same})
+        self._beats = beats
         working = {task.home for task in list(self._open.values())}
-        for address, (_, looks) in self._beats.items():
-            if looks * pause > self._silence and address in working:
-                self._silence *= 2  # should it be only very busy, it is given longer the next time
-                self._told(self.client.scheduler.unregister, address=address, stimulus_id=f"streamrf-{self.run}")
-                return
+        frozen = (each for each, looks in self._silent.items() if looks * pause > self._silence and each in working)
+        if address := next(frozen, None):
+            self._silence *= 2  # should it be only very busy, it is given longer the next time
+            self._told(self.client.scheduler.unregister, address=address, stimulus_id=f"streamrf-{self.run}")
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
         """A task has started, is so far, or has ended: news of it reach us before its result does."""
@@ -181,20 +196,20 @@ class Workers:
             task.unknown = Counter(news.get("unknown"))
 
     def submit(
-        self, function: Callable[..., object], calls: Sequence[tuple[Any, ...]], first: bool = False
+        self, function: Callable[..., object], calls: Sequence[tuple[Any, ...]], name: str = "", rank: int = 0
     ) -> list[Task]:
-        """Have workers run ``function(run, *args)`` for each of the ``calls`` and keep the results; ``first`` before
-        those that wait. Futures among ``args`` become their values.
+        """Have workers run ``function(run, *args)`` for each of the ``calls`` and keep the results; those of a higher
+        rank first. Futures among ``args`` become their values.
 
         Several at once take driver and scheduler half as long as one after the other.
         """
         if not calls:
             return []
         numbers = [next(self._numbers) for _ in calls]
-        name = f"streamrf-{function.__name__.replace('_', '-')}-{self.name}-{self.run}"
+        name = f"streamrf-{name or function.__name__.replace('_', '-')}-{self.name}-{self.run}"
         futures = self.client.map(
             function, [self.run] * len(calls), *map(list, zip(*calls, strict=True)), pure=False,
-            key=[(name, number) for number in numbers], priority=1_000_000_000 if first else -numbers[0],
+            key=[(name, number) for number in numbers], priority=1_000_000_000 * rank - numbers[0],
         )  # fmt: skip
         self._completed.update(futures)
         tasks = list(map(Task, numbers, futures))
@@ -204,7 +219,7 @@ class Workers:
     def fetch(self, task: Task) -> Task:
         """Bring a result here, straight from its worker where that can be reached; nothing waits for it meanwhile."""
         gathered = self._ask(self.client.gather(task.future, direct=True, asynchronous=True))
-        fetch = Task(next(self._numbers), gathered)
+        fetch = Task(next(self._numbers), gathered, is_fetch=True)
         self._fetches[fetch.number] = fetch
         return fetch
 
@@ -230,12 +245,19 @@ def pause_for(workers: int) -> float:
     return 0.005 + 5e-5 * workers
 
 
-def explain(failure: BaseException, home: str | None) -> BaseException:
-    """What an error on a worker means for the run; errors of ours say it themselves."""
+def explain(failure: BaseException, task: Task, limit: str) -> BaseException:
+    """What the error of a task means for the run; errors of ours say it themselves."""
+    if isinstance(failure, KilledWorker):
+        first, *_ = (group for each in (task, *task.inputs) for group in each.groups)
+        return ClusterError(
+            f"several workers were lost, one after the other, over rows {first[0].start:,} to {first[-1].stop - 1:,}:"
+            f" most likely each ran out of memory ({limit}); give the workers more memory, use fewer workers on a"
+            " machine, or lower `D`"
+        )
     if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
         return MissingDependencyError("a worker has no streamrf: install the same version there")
     if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
-        return BudgetError(f"worker {home} ran out of memory ({failure}): give it more, or lower `D`")
+        return BudgetError(f"worker {task.home} ran out of memory ({failure}): give it more, or lower `D`")
     return failure
 
 

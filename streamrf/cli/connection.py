@@ -1,4 +1,4 @@
-"""How to come by a client: of a running scheduler, or of new workers on this machine."""
+"""What ``--scheduler`` and ``--workers`` mean: a client of a running scheduler, or of new workers on this machine."""
 
 from __future__ import annotations
 
