@@ -239,7 +239,8 @@ class Run:
         for thread in filter(None, threads):
             thread.join()
         if self.client:
-            self.client.unregister_worker_plugin("weather")
+            with contextlib.suppress(OSError):  # of a worker that was killed a moment ago; the next run has its own
+                self.client.unregister_worker_plugin("weather")
         return None if code is None else (code, out.read_text(), err.read_text().strip())
 
     def _later(self, kind: str, pid: int, over: threading.Event) -> threading.Thread | None:
@@ -253,7 +254,7 @@ class Run:
             while not (self.folder / mark).exists() and not over.wait(0.01):
                 pass
             if not over.wait(delay):
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, IndexError):  # it has ended; there is no worker just now
                     action(pid)
 
         thread = threading.Thread(target=wait_and_do)
