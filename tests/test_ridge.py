@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+import scipy
 
 from streamrf.data.source import Block
 from streamrf.features.kernels import make_kernel
@@ -14,6 +15,8 @@ from streamrf.features.precision import make_precision
 from streamrf.features.scaling_fits import fit_scaling
 from streamrf.features.targets import TargetCoding
 from streamrf.solvers.ridge import Attempt, NormalEquations, RidgeSolver, RidgeTrial
+from streamrf.support import lapack
+from streamrf.support.lapack import cholesky
 from streamrf.support.threads import ALONE, Threads
 
 RIDGES = [10.0**e for e in range(-15, 0)]
@@ -68,3 +71,36 @@ def test_one_item_alone_is_done_by_who_asks(items):
         names = list(threads.map(lambda _: threading.current_thread().name, range(items)))
     assert len(names) == items
     assert all((name == threading.current_thread().name) == (items == 1) for name in names)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_factors_are_those_of_scipy(kind):
+    A = np.random.default_rng(0).standard_normal((300, 300))
+    A = np.asfortranarray(A @ A.T + 300 * np.eye(300), kind)
+    expected = scipy.linalg.lapack.get_lapack_funcs("potrf", [A])(A, lower=1, clean=0)[0]
+    plain = A.copy(order="F")
+    assert cholesky(A)
+    assert (expected == A).all()
+    assert lapack._by_scipy(plain)  # where the routine of Cython code is another
+    assert (expected == plain).all()
+    assert not cholesky(np.asfortranarray(-np.eye(3), kind))
+
+
+def test_factors_of_several_threads_do_not_wait_for_one_another():
+    """Python goes on while a matrix is factored: scipy's own wrapper holds its lock."""
+    A = np.asfortranarray(np.eye(3000) + 1 / 3000)
+    begun, ended, ticks = threading.Event(), threading.Event(), 0
+
+    def work() -> None:
+        begun.set()
+        cholesky(A)
+        ended.set()
+
+    with Threads(1).blas():
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        while not ended.wait(0.001):
+            ticks += 1
+        thread.join()
+    assert ticks > 10

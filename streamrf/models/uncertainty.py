@@ -20,6 +20,7 @@ from streamrf.models.model import KIND, Model, statistics_of
 from streamrf.solvers.ridge import NormalEquations
 from streamrf.statistics.gram import Gram, GramState
 from streamrf.support.errors import InputError, NumericalError
+from streamrf.support.lapack import cholesky
 from streamrf.support.storage.archive import read_archive
 from streamrf.support.threads import Threads
 
@@ -87,9 +88,8 @@ def _factored(equations: NormalEquations, ridge: float, threads: Threads) -> np.
     for attempt in equations.attempts():
         equations.fill_with(matrix, ridge, attempt, threads)
         with threads.blas_for(equations.size):
-            _, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
-        if info == 0:
-            return matrix
+            if cholesky(matrix):
+                return matrix
     raise NumericalError(f"`ridge={ridge:g}` is too small for a posterior: train with a larger one, such as 1e-6")
 
 

@@ -18,6 +18,7 @@ from streamrf.solvers.conjugate_gradients import Preconditioner
 from streamrf.statistics.gradient_kernels import add_pulls
 from streamrf.statistics.gram_kernels import Layout, choose_product
 from streamrf.support.errors import NumericalError
+from streamrf.support.lapack import cholesky
 from streamrf.support.simd import aligned_empty
 from streamrf.support.threads import Threads
 
@@ -162,9 +163,8 @@ class SampleFactor:
             matrix = self._dual.copy(order="F")
             matrix.flat[:: len(matrix) + 1] += ridge + jitter
             with self.threads.blas_for(len(matrix)):
-                factor, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
-            if info == 0:
-                return factor
+                if cholesky(matrix):
+                    return matrix
         raise NumericalError(f"lambda {ridge:g} leaves the sample's system singular: choose a larger one, such as 1e-8")
 
     @staticmethod

@@ -23,6 +23,7 @@ from streamrf.statistics.gram_kernels import Layout
 from streamrf.statistics.scores import Weights
 from streamrf.support.compiled import kernel
 from streamrf.support.errors import NumericalError
+from streamrf.support.lapack import cholesky
 from streamrf.support.threads import ALONE, Threads
 
 JITTERS = tuple(10.0**e for e in (-13, -11, -9, -7, -5))  # z'z is about one, so these are shares of it
@@ -164,8 +165,7 @@ class RidgeSolver:
         self.equations.fill_with(self._matrix, ridge, attempt, self.threads)
         smallest = MARGIN * np.finfo(np.float64).eps * self._matrix.diagonal().max()
         with self.threads.blas_for(self.equations.size):
-            _, info = scipy.linalg.lapack.dpotrf(self._matrix, lower=1, clean=0, overwrite_a=1)
-            if info != 0 or not (self._matrix.diagonal() ** 2 > smallest).all():
+            if not cholesky(self._matrix) or not (self._matrix.diagonal() ** 2 > smallest).all():
                 return None
             solution, _ = scipy.linalg.lapack.dpotrs(self._matrix, self.equations.cross, lower=1)
         return solution if np.isfinite(solution).all() else None

@@ -18,6 +18,7 @@ import scipy
 from streamrf.features.learned.metric import Judged, Metric, learn_metric
 from streamrf.features.profiles import PROFILES, pair_sums, profile_values
 from streamrf.features.scaling import apply_factor
+from streamrf.support.lapack import cholesky
 from streamrf.support.threads import ALONE, Threads
 
 ROUGH = "matern12"  # exp(-|x - y| / L), whose gradients a metric is learned from
@@ -344,10 +345,11 @@ def _solution(K: np.ndarray, penalties: np.ndarray, Y: np.ndarray, *, single: bo
     """Of (K + diag(penalties)) a = Y; None where the matrix cannot be factored."""
     A = K.astype(np.float32) if single else K.copy()
     A.flat[:: len(A) + 1] += penalties
-    lapack = scipy.linalg.lapack
-    factorise, solve = (lapack.spotrf, lapack.spotrs) if single else (lapack.dpotrf, lapack.dpotrs)
-    factor, info = factorise(A.T, lower=1, overwrite_a=1, clean=0)  # symmetric
-    return None if info else np.asarray(solve(factor, Y, lower=1)[0], np.float64)
+    factor, lapack = A.T, scipy.linalg.lapack  # symmetric
+    if not cholesky(factor):
+        return None
+    solve = lapack.spotrs if single else lapack.dpotrs
+    return np.asarray(solve(factor, Y, lower=1)[0], np.float64)
 
 
 def factor_name(factor: np.ndarray) -> str:
