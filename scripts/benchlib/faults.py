@@ -164,7 +164,7 @@ class Run:
         shutil.rmtree(self.folder)
         engine = "cluster" if self.client else "local"
         return {"command": self.command, "engine": engine, "kinds": ", ".join(self.kinds), "outcome": outcome,
-                "told": told, "ok": True}  # fmt: skip
+                "told": told.replace(f"{self.field.folder}/", ""), "ok": True}  # fmt: skip
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[Path]:
