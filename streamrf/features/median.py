@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,8 +26,7 @@ def median_length_scale(
     from scipy.optimize import brentq
 
     kernel = make_kernel(kernel_name)
-    gaps, shares = _pair_gaps(X, rng, weights)
-    gaps = kernel._reduced(gaps)
+    gaps, shares = _pair_gaps(X, rng, weights, kernel._reduced)
     apart = gaps.any(axis=1)
     gaps, shares = gaps[apart], None if shares is None else shares[apart]
     if len(gaps) == 0:
@@ -46,10 +46,10 @@ def median_length_scale(
 
 
 def _pair_gaps(
-    X: np.ndarray, rng: np.random.Generator, weights: np.ndarray | None
+    X: np.ndarray, rng: np.random.Generator, weights: np.ndarray | None, reduced: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Absolute differences of pairs of rows, and what each pair counts for: of a few rows all pairs, else each of some
-    random rows with its next few neighbours in random order."""
+    """Absolute differences of pairs of rows, ``reduced`` to what a kernel sees of them, and what each pair counts for:
+    of a few rows all pairs, else each of some random rows with its next few neighbours in random order."""
     if weights is not None:
         X, weights = X[weights > 0], weights[weights > 0]
     rows = rng.permutation(len(X))[:ROWS]
@@ -59,8 +59,8 @@ def _pair_gaps(
     if len(different) <= ALL_PAIRS and different.size * len(different) <= MOST_GAPS:
         counts = np.bincount(place.ravel(), weights=shares, minlength=len(different))
         one, other = np.triu_indices(len(different), 1)
-        return np.abs(different[one] - different[other]), counts[one] * counts[other]
+        return reduced(np.abs(different[one] - different[other])), counts[one] * counts[other]
     shifts = range(1, min(SHIFTS, len(rows) - 1) + 1)
-    gaps = np.abs(np.concatenate([sample - np.roll(sample, shift, axis=0) for shift in shifts]))
+    gaps = np.concatenate([reduced(np.abs(sample - np.roll(sample, shift, axis=0))) for shift in shifts])
     pairs = None if shares is None else np.concatenate([shares * np.roll(shares, shift) for shift in shifts])
     return gaps, pairs

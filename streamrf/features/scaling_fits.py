@@ -71,10 +71,12 @@ class SampleMoments:
         low, high = self.minimum.astype(np.float64) / 2, self.maximum.astype(np.float64) / 2
         centre, reach = low + high, high - low
         unit = np.where(reach > 0, reach, 1.0)
-        Z = (self.X / 2 - centre / 2) / (unit / 2)
+        Z = self.X / 2 - centre / 2
+        Z /= unit / 2  # in place, as all below: a wide sample is large
         mean = shares @ Z
-        deviation = np.sqrt(shares @ (Z - mean) ** 2)
-        return centre + reach * mean, reach * deviation
+        Z -= mean
+        Z *= Z
+        return centre + reach * mean, reach * np.sqrt(shares @ Z)
 
 
 def fit_scaling(
@@ -89,7 +91,7 @@ def fit_scaling(
             f"and {' or '.join(BINARY_POLICIES)}"
         )
     sample = exact_sum.as_floats(sample)
-    if weights is not None:
+    if weights is not None and not (weights > 0).all():
         sample, weights = sample[weights > 0], weights[weights > 0]
     if sample.ndim != 2 or len(sample) == 0:
         raise DataError(f"a scaling needs at least 1 row of a table to be fitted; the sample has shape {sample.shape}")
