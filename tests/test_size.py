@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tables import smooth
+from commands import done, streamrf
+from tables import smooth, write_zarr
 
 from streamrf.data.readers.memory import ArraySource
 from streamrf.recipe import Recipe
@@ -17,6 +18,7 @@ from streamrf.training.pilot.size import (
     budget_for,
     default_seconds,
     enough_features,
+    error_curve,
     fewest_features,
     larger_budget,
 )
@@ -60,6 +62,29 @@ def test_the_curve_of_errors_falls_as_trials_do():
     assert halved.fall(1024, 2048) == pytest.approx(0.5)
     assert halved.fall(2048, 4096) == pytest.approx(0.5)
     assert Curve.of({256: 0.1, 512: 0.1, 1024: 0.1}, 1.0).fall(1024, 2048) == 0
+
+
+def test_the_curve_goes_from_the_trials_to_what_rows_bear():
+    falling = {256: 0.4, 512: 0.2, 1024: 0.1}
+    found = error_curve(falling, 36_000, 8, 4.0)
+    assert [each["features"] for each in found] == [1024, 2048, 4096, 8192, 16384]  # the root of 4 times as many
+    assert [each["error"] for each in found] == pytest.approx([0.2, 0.1, 0.05, 0.025, 0.0125])
+    assert all(affordable_features(36_000, 8, each["budget"]) > each["features"] - 128 for each in found)
+    assert [each["features"] for each in error_curve(falling, 3_200, 8, 1.0)] == [2048]  # the least budget buys it
+    assert error_curve({256: 0.4}, 36_000, 8, 4.0) == []
+
+
+def test_a_plan_shows_the_error_to_expect_of_more_time(tmp_path):
+    X, y = smooth(8000)
+    data = write_zarr(tmp_path / "t.zarr", X, y)
+    found = done("plan", data, "--errors", "--json", "--threads", "1").json["error_curve"]
+    assert len(found) >= 2
+    assert [each["budget"] for each in found] == sorted(each["budget"] for each in found)
+    assert [each["error"] for each in found] == sorted((each["error"] for each in found), reverse=True)
+    assert "error_curve" not in done("plan", data, "--json").json
+    refused = streamrf("plan", data, "--errors", "--D", "100")
+    assert refused.code == 2
+    assert "leave out --D, --map" in refused.sentence
 
 
 def test_what_more_time_would_bring_is_said_where_it_is_much():

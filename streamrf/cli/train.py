@@ -18,7 +18,9 @@ from streamrf.cli.help import GroupedCommand
 from streamrf.cli.recipe_options import make_recipe, training_options
 
 if TYPE_CHECKING:
+    from streamrf.data.source import Source
     from streamrf.models.model import Model
+    from streamrf.recipe import Recipe
     from streamrf.reports.bounds import Assessment, Promise
     from streamrf.solvers.plan import Plan
     from streamrf.training.run import Trained
@@ -170,6 +172,7 @@ def summary(out: Path, result: Trained) -> dict[str, Any]:
 @training_options
 @click.option("--epsilon", type=float, help="Say which D keeps the kernel error below this. Reads a sample of rows.")
 @click.option("--delta", type=float, default=0.01, show_default=True, help="Probability that the bound may fail.")
+@click.option("--errors", is_flag=True, help="Run the pilot, and show the error to expect of larger budgets of time.")
 @shared.cluster_options
 @shared.run_options
 def plan_command(data: tuple[str, ...], **options: Any) -> None:
@@ -183,9 +186,13 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
     --epsilon reads a sample of rows, as the pilot does. It gives the diameter of the data, on which the bound of Rahimi
     and Recht depends, and the measured error of D features.
 
+    --errors reads a sample of rows too and runs the pilot on it: the errors of its trials tell what a larger --budget
+    would bring.
+
     \b
     Examples:
       streamrf plan data.zarr --D 5000
+      streamrf plan table.parquet --target price --errors
       streamrf plan data.zarr --D 20000 --memory 8GB --json
       streamrf plan data.zarr --D 20000 --scheduler tcp://head:8786
       streamrf plan data.zarr --epsilon 0.05 --kernel gaussian --length-scale 3
@@ -208,14 +215,34 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
         # what does not fit is refused below, and not measured either
         error = None if epsilon is None or not plan.fits else assess(source, recipe, epsilon, options["delta"], threads)
         plan = replace(plan, seconds=estimate_run(plan), least_seconds=estimate_run(least_plan(plan)))
+    curve = _tried(source, recipe, plan, options) if options["errors"] else None
     if options["as_json"]:
-        shared.print_json(plan.to_json() | ({"kernel_error": error.to_json()} if error else {}))
+        found = {"kernel_error": error and error.to_json(), "error_curve": curve}
+        shared.print_json(plan.to_json() | {name: value for name, value in found.items() if value is not None})
     else:
-        _show_plan(source.describe(), plan, error)
+        _show_plan(source.describe(), plan, error, curve or [])
     plan.check()
 
 
-def _show_plan(data: str, plan: Plan, error: Assessment | None) -> None:
+def _tried(source: Source, recipe: Recipe, plan: Plan, options: shared.Options) -> list[dict[str, Any]]:
+    """What the pilot finds of errors against time."""
+    from streamrf.solvers.stacking import Stacking
+    from streamrf.support.errors import InputError
+    from streamrf.training.pilot.size import ERROR_CURVE
+    from streamrf.training.run import Training
+
+    if plan.solver != Stacking.name:
+        raise InputError(
+            f"--errors is about how many landmarks a budget buys, and this plan has a fixed size ({plan.solver}): leave"
+            " out --D, --map and what sets a single map"
+        )
+    plan.check()
+    with shared.working(options) as work:
+        untrained = Training(source, recipe, work.settings, work.reporter, work.threads).prepare()
+    return untrained.metadata.get(ERROR_CURVE, [])
+
+
+def _show_plan(data: str, plan: Plan, error: Assessment | None, curve: list[dict[str, Any]]) -> None:
     from streamrf.cli.display import print_table
     from streamrf.support.units import format_bytes
 
@@ -225,7 +252,15 @@ def _show_plan(data: str, plan: Plan, error: Assessment | None) -> None:
     rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
     rows += [(f"time, {stage}", _time(value, plan.least_seconds[stage])) for stage, value in plan.seconds.items()]
     rows += [("workers", plan.workers.describe())] if plan.workers else []
-    print_table(rows + (_error_rows(error) if error else []))
+    print_table([*rows, *(_error_rows(error) if error else []), *map(_point, curve)])
+
+
+def _point(found: dict[str, Any]) -> tuple[str, str]:
+    """A line of the curve: errors are shares of the loss without inputs, as those of trials."""
+    from streamrf.support.units import format_count
+
+    share = f"{found['error']:.3g} of the loss without inputs"
+    return f"--budget {found['budget']:.0f}s", f"{format_count(found['features'])} landmarks, {share}"
 
 
 def _time(seconds: float, least: float) -> str:

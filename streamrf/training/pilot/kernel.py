@@ -47,7 +47,13 @@ from streamrf.training.pilot.log import TrialLog
 from streamrf.training.pilot.metric import describe, forms_for
 from streamrf.training.pilot.precision import Rounding, bearable_in_run
 from streamrf.training.pilot.room import FEW_FEATURES, TRIAL_FEATURES, TRIAL_ROWS, WHOLE, Room
-from streamrf.training.pilot.size import affordable_features, enough_features, larger_budget
+from streamrf.training.pilot.size import (
+    ERROR_CURVE,
+    affordable_features,
+    enough_features,
+    error_curve,
+    larger_budget,
+)
 from streamrf.training.pilot.trend import at_an_end
 
 KERNELS = (ROUGH, "gaussian", "laplacian")
@@ -260,19 +266,24 @@ class KernelPilot:
         trial, map = tried[-1]
         ridge = trial.ridge if self.recipe.ridge is None else self.recipe.ridge
         D, bits = self.recipe.D, self.recipe.bits
-        larger: dict[str, Any] = {}
+        curve: dict[str, Any] = {}
         if self.sized:
-            errors, columns = {each.D: each.error for each, _ in tried}, self.sample.X.shape[1]
-            D = enough_features(errors, D, self.rows / trial.rows)
+            errors, columns, ratio = (
+                {each.D: each.error for each, _ in tried},
+                self.sample.X.shape[1],
+                self.rows / trial.rows,
+            )
+            curve[ERROR_CURVE] = error_curve(errors, self.rows, columns, ratio)
+            D = enough_features(errors, D, ratio)
             if affordable_features(self.rows, columns, recipe.seconds) == D:  # neither memory nor the trials said so
-                larger = larger_budget(errors, D, self.rows, columns, self.rows / trial.rows)
+                curve |= larger_budget(errors, D, self.rows, columns, ratio)
         if bits == AUTO:
             fitted = len(self._landmark_rows(recipe.scaling))
             bearable = bearable_in_run(trial, fitted, self.rows, classes=True, given=False)
             bits = Rounding(map, D, self.rows if self.recipe.takes_wide else 0).cheapest(bearable)
         self.reporter.working(STAGE, 1.0)
         recipe = recipe.with_(ridge=ridge, bits=bits, D=D)
-        return Choice(recipe, tuple(self.trials), factor, notes={**self._notes(best), **larger})
+        return Choice(recipe, tuple(self.trials), factor, notes={**self._notes(best), **curve})
 
     def _notes(self, best: Candidate) -> dict[str, Any]:
         """What the model says of the search. Warnings are shown at the end: a blend may leave landmarks out."""

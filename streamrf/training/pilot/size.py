@@ -16,7 +16,8 @@ BUDGET_SHARE = 0.5  # of a run that is not spent in the pilot and on random binn
 RATIOS, HAIR = (0.3, 0.9), 0.01  # of what a doubling brings; and of the error, which is not worth twice the features
 ROWS_A_FEATURE = 1.5  # no more features than rows bear
 TRIED = 1024  # features of the largest trial, which may be enough
-LARGER_BUDGET = "larger_budget"  # the note that says what more time would bring
+ERROR_CURVE = "error_curve"  # the note that says which error to expect of how much time
+LARGER_BUDGET = "larger_budget"  # and the one of what twice the features would bring
 WORTH_SAYING, FEWEST_MORE = 0.1, 1.5  # share of the error; and times the features
 
 
@@ -42,6 +43,23 @@ def most_features(rows: int) -> int:
 def budget_for(features: int, rows: int, columns: int) -> float:
     """Seconds of a run that buys so many features."""
     return float(_products(rows, columns, float(features)) / PRODUCTS_A_SECOND / BUDGET_SHARE)
+
+
+def error_curve(errors: dict[int, float], rows: int, columns: int, ratio: float) -> list[dict[str, Any]]:
+    """Sizes that double, the ``budget`` that buys each and its error: those of the trials, as sizes of a run with
+    ``ratio`` times the rows, and beyond them as the curve says; no more features than rows bear."""
+    if len(errors) < 3:
+        return []
+    curve, root, most = Curve.of(errors, ratio), max(ratio, 1.0) ** 0.5, most_features(rows)
+    points = {size * root: error for size, error in sorted(errors.items())[-3:]}
+    while (size := 2 * max(points)) <= most:
+        points[size] = curve.at(size)
+    found: dict[float, dict[str, Any]] = {}  # by budget: the most that it buys
+    for features, error in points.items():
+        if features <= most:
+            budget = float(np.ceil(max(budget_for(int(features), rows, columns), LEAST_SECONDS / BUDGET_SHARE)))
+            found[budget] = {"budget": budget, "features": int(features), "error": error}
+    return list(found.values())
 
 
 def larger_budget(errors: dict[int, float], features: int, rows: int, columns: int, ratio: float) -> dict[str, Any]:
@@ -76,6 +94,10 @@ class Curve:
         ratio = float(np.clip((second - last) / max(first - second, 1e-300), *RATIOS))
         return cls(sizes[-1] * max(rows, 1.0) ** 0.5, last, max(second - last, 0.0) * ratio, ratio)
 
+    def at(self, features: float) -> float:
+        """The error of at least as many features as the largest trial stands for."""
+        return self.error - self.left(self.size) + self.left(features)
+
     def left(self, features: float) -> float:
         """What still more features would take off the error."""
         doublings = max(np.log2(features / self.size), 0.0)
@@ -83,9 +105,8 @@ class Curve:
 
     def fall(self, fewer: int, more: int) -> float:
         """The share of the error that more features would take off."""
-        left = self.left(fewer)
-        error = self.error - self.left(self.size) + left
-        return (left - self.left(more)) / error if error > 0 else 0.0
+        error = self.at(fewer)
+        return (error - self.at(more)) / error if error > 0 else 0.0
 
 
 def fewest_features(most: int, rows: float) -> int:
