@@ -262,3 +262,41 @@ def test_a_target_with_decimal_commas_is_told_with_the_option_that_reads_it(tmp_
     assert found, told.sentence
     assert (found[1] == "over 1,000") == (rows > 1000)
     assert "--decimal , reads numbers" in told.sentence
+
+
+def test_lines_that_end_in_carriage_returns_alone_are_told(tmp_path):
+    data = write(tmp_path, table(30).replace("\r\n", "\r"))
+    told = streamrf("train", data, "--target", "price", *QUICK)
+    assert told.code == 3
+    assert "end in carriage returns alone: save it with line feeds" in told.sentence
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_column_that_one_file_of_a_set_lacks_is_named_with_the_file(form, tmp_path):
+    folder = tmp_path / "t"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=80), "c": ["u", "v"] * 40, "y": rng.normal(size=80)})
+    for name, part in (("a", frame), ("b", frame.drop(columns="c") + 1)):
+        if form == "csv":
+            part.to_csv(folder / f"{name}.csv", index=False)
+        else:
+            part.to_parquet(folder / f"{name}.parquet")
+    for command in (
+        ("train", folder, "--target", "y", *QUICK),
+        ("convert", folder, tmp_path / "out.parquet", "--quiet"),
+    ):
+        told = streamrf(*command)
+        assert told.code == 3
+        assert re.search(rf"no column 'c' in .*b\.{form}, but .*a\.{form} has it", told.err), told.err
+    done("convert", folder, tmp_path / "x.parquet", "--features", "x", "--target", "y")
+    assert pd.read_parquet(tmp_path / "x.parquet").shape == (160, 2)
+    done("train", folder, "--features", "x", "--target", "y", "--out", tmp_path / "m.model", *QUICK)
+
+
+@pytest.mark.parametrize("name", ["table.xlsx", "table.zip"])
+def test_what_no_reader_knows_is_told_what_they_know(name, tmp_path):
+    (tmp_path / name).write_bytes(b"PK\x03\x04" + bytes(30))
+    told = streamrf("train", tmp_path / name, "--target", "y", *QUICK)
+    assert told.code == 3
+    assert "in no format that can be read (zarr, parquet, npy, CSV, JSON lines and Arrow)" in told.sentence

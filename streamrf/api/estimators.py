@@ -13,6 +13,7 @@ from sklearn.utils.validation import column_or_1d
 
 from streamrf.api.inputs import (
     is_stored,
+    with_named_target,
 )
 from streamrf.api.machine import KernelMachine
 from streamrf.features.targets import CLASSIFICATION, REGRESSION
@@ -80,6 +81,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         sample_weight : array or None, default=None
             What each row counts for.
         """
+        y = with_named_target(X, y)
         if is_stored(X, y) and sample_weight is None:
             return float(self._metrics(X, y)["r2"])
         return float(super().score(X, y, sample_weight))
@@ -172,6 +174,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         sample_weight : array or None, default=None
             What each row counts for.
         """
+        y = with_named_target(X, y)
         if is_stored(X, y) and sample_weight is None:
             return float(self._metrics(X, y)["accuracy"])
         return float(super().score(X, y, sample_weight))

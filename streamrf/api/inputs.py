@@ -18,7 +18,7 @@ from streamrf.data.columns import Handling, known_choice
 from streamrf.data.frames import frame_table, has_only_numbers, is_frame
 from streamrf.data.keyed import array_column
 from streamrf.data.open import open_source
-from streamrf.data.partitions import is_collection, is_dask
+from streamrf.data.partitions import is_collection, is_dask, library
 from streamrf.data.readers.memory import ArraySource, SlicedSource, is_sliced
 from streamrf.data.readers.table import MemoryTable
 from streamrf.data.source import Source
@@ -106,6 +106,14 @@ def is_in_memory(X: Any, y: Any = None) -> bool:
 def is_name(y: Any) -> bool:
     """Whether y names a column, or several."""
     return isinstance(y, str) or (isinstance(y, list | tuple) and len(y) > 0 and all(isinstance(n, str) for n in y))
+
+
+def with_named_target(X: Any, y: Any) -> Any:
+    """``y``, as text where it is the name of a pandas column that is none: a number, or a tuple of several levels."""
+    is_pandas = is_frame(X) and library(X) in ("pandas", "dask", "dask_expr")
+    if is_pandas and not isinstance(y, str) and isinstance(y, int | np.integer | tuple) and y in X.columns:
+        return str(y)
+    return y
 
 
 def stored_source(X: Any, y: Any, *, known: UntrainedModel | None = None, need_targets: bool = True) -> Source:

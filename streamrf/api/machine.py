@@ -26,6 +26,7 @@ from streamrf.api.inputs import (
     remember_columns,
     stored_source,
     weighted,
+    with_named_target,
 )
 from streamrf.api.parameters import Parameters
 from streamrf.data.frames import is_frame
@@ -103,6 +104,7 @@ class KernelMachine(FittedAttributes, BaseEstimator):
         self
             The estimator, fitted.
         """
+        y = with_named_target(X, y)
         source = self._training_source(X, y, sample_weight, first=True)
         if groups is not None:
             source = Keyed(source, array_column(groups, source), "groups")
@@ -117,6 +119,7 @@ class KernelMachine(FittedAttributes, BaseEstimator):
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         """Add the sums of these rows. The first call fixes everything that is not a sum."""
+        y = with_named_target(X, y)
         source = self._training_source(X, y, sample_weight, first=not hasattr(self, "_statistics"))
         if source.has_weights:
             raise InputError("partial_fit must count every row once: pass sample_weight to fit, or leave it out")

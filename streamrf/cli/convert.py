@@ -39,7 +39,8 @@ KEPT = ("x", "y", "form", "chunk_rows", "dtype", "memory")  # options that a Con
 def convert_command(source: str, out: str, **options: Any) -> None:  # fmt: skip
     """Convert IN to OUT, chunked .zarr or .parquet, in bounded memory.
 
-    IN is CSV, JSON lines or LIBSVM text (also .gz, .bz2, .xz), parquet, Arrow or Feather, npy, npz, HDF5 or zarr.
+    IN is CSV, JSON lines or LIBSVM text (also .gz, .bz2, .xz), parquet, Arrow or Feather, npy, npz, HDF5 or zarr;
+    a folder or a pattern of files of text becomes one table.
     Parquet keeps the columns as they are, to be coded in training; zarr holds numbers, and the coding with them.
 
     \b

@@ -66,7 +66,8 @@ class Reading:
         for name in sorted(set(self.options) - set(OPTIONS) - others):
             raise InputError(
                 f"`{name}` is not an option of files, which are {', '.join(OPTIONS)}: leave it out. What a model is to"
-                " be goes into `recipe`, and how a run is carried out into `settings`"
+                " be goes into `recipe`, how a run is carried out into `settings`, and how columns are coded into"
+                " `columns` (a Handling)"
             )
 
     @property
@@ -266,16 +267,20 @@ def write_parquet(table: BatchReader, place: Path, reporter: Reporter) -> int:
     import pyarrow as pa
 
     from streamrf.data.columns.encoding import ABOUT
+    from streamrf.data.columns.learning import check_unique
     from streamrf.data.readers.parquet import ORIGIN
-    from streamrf.data.writers.tables import group_rows, write_tables
+    from streamrf.data.writers.tables import group_rows, storable, write_tables
 
-    names, about = table.schema.names, {name: table.origin(name) for name in table.schema.names}
+    check_unique(table.schema.names, table.location)
+    notes = table.notes()
+    names = storable(table.schema, notes.append)
+    about = {name: table.origin(name) for name in names}
     metadata = {
         ORIGIN: table.location.encode(),
-        b"streamrf.notes": json.dumps(table.notes()).encode(),
+        b"streamrf.notes": json.dumps(notes).encode(),
         ABOUT: json.dumps({name: text for name, text in about.items() if text}).encode(),
     }
-    schema = table.schema.with_metadata(metadata)
+    schema = pa.schema([table.schema.field(name) for name in names], metadata)
     batches = (pa.Table.from_batches([batch]) for batch in table.batches(names))
     progress = _Progress(reporter, table)
     rows = write_tables(place, schema, batches, group_rows(schema), progress)

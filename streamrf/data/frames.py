@@ -77,17 +77,19 @@ def frame_table(data: Any, reporter: Reporter) -> tuple[MemoryTable | Collection
             return frame, []
         return _spilled("the dask frame", reporter, lambda folder: data.to_parquet(str(folder), write_index=False))
     if kind == "polars" and hasattr(data, "sink_parquet"):  # lazy
-        return _spilled("the lazy frame", reporter, lambda folder: data.sink_parquet(folder / "rows.parquet"))
+        return _spilled("the lazy frame", reporter, lambda folder: _narrow(data).sink_parquet(folder / "rows.parquet"))
     if kind == "pandas":
         return MemoryTable(pandas_table(data, reporter), "the pandas frame"), []
     if kind == "polars":
-        return MemoryTable(data.to_arrow(), "the polars frame"), []
+        return MemoryTable(_narrow(data).to_arrow(), "the polars frame"), []
     if isinstance(data, pa.RecordBatch):
         return MemoryTable(pa.Table.from_batches([data]), "the arrow table"), []
     if isinstance(data, pa.Table):
         return MemoryTable(data, "the arrow table"), []
     stream = _stream(data)
-    return _spilled("the stream of rows", reporter, lambda folder: _write_stream(stream, folder / "rows.parquet"))
+    return _spilled(
+        "the stream of rows", reporter, lambda folder: _write_stream(stream, folder / "rows.parquet", reporter)
+    )
 
 
 def dask_collection(data: Any) -> Collection | None:
@@ -114,6 +116,14 @@ def _delayed_frames(parts: Any) -> Collection:
     return DaskFrame(dd.from_delayed(list(parts)))
 
 
+def _narrow(data: Any) -> Any:
+    """A polars frame, eager or lazy, without whole numbers of 128 bits, which arrow has none of."""
+    import polars as pl
+
+    wide = [name for name, kind in data.collect_schema().items() if str(kind) in ("Int128", "UInt128")]
+    return data.with_columns(pl.col(wide).cast(pl.Float64)) if wide else data
+
+
 def _stream(data: Any) -> pa.RecordBatchReader:
     import pyarrow as pa
 
@@ -124,13 +134,17 @@ def _stream(data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(data)
 
 
-def _write_stream(stream: pa.RecordBatchReader, place: Path) -> None:
+def _write_stream(stream: pa.RecordBatchReader, place: Path, reporter: Reporter) -> None:
     import pyarrow as pa
 
-    from streamrf.data.writers.tables import group_rows, write_tables
+    from streamrf.data.columns.learning import check_unique
+    from streamrf.data.writers.tables import group_rows, storable, write_tables
 
-    tables = (pa.Table.from_batches([batch]) for batch in stream)
-    write_tables(place, stream.schema, tables, group_rows(stream.schema), lambda rows: None)
+    check_unique(stream.schema.names, "the stream of rows")
+    names = storable(stream.schema, reporter.note)
+    schema = pa.schema([stream.schema.field(name) for name in names])
+    tables = (pa.Table.from_batches([batch]).select(names) for batch in stream)
+    write_tables(place, schema, tables, group_rows(schema), lambda rows: None)
 
 
 def _spilled(what: str, reporter: Reporter, write: Callable[[Path], object]) -> tuple[str, list[object]]:

@@ -219,7 +219,8 @@ def _open_spec(spec: Spec, choice: Choice) -> Source:
         return known_collection(spec[TOKEN]).reopened(spec, choice)
     unknown = set(spec) - set(vars(choice)) - {"data", "sample_weight", "holdout_by", "holdout_after"}
     if unknown or "data" not in spec:
-        raise InputError(f"not the description of a source: it has {', '.join(sorted(spec))}")
+        names = ", ".join(sorted(map(str, spec)))
+        raise InputError(f"a dict is no table: make a data frame of it, as in pandas.DataFrame(data) (it has {names})")
     return open_source(**{**vars(choice), **spec})
 
 
@@ -298,9 +299,10 @@ def learn_coding(
     table = raw_columns(data)
     if table is None:
         return None
-    from streamrf.data.columns.learning import feature_names, learn_columns, needs_coding, target_names
+    from streamrf.data.columns.learning import check_unique, feature_names, learn_columns, needs_coding, target_names
 
     asked, known, reporter = named(data, Choice(**choice)), table.schema.names, reporter or Reporter()
+    check_unique(known, table.location)
     if isinstance(sample_weight, str):
         asked = replace(asked, exclude=[*names_of(asked.exclude), sample_weight])
     names = feature_names(known, table.location, asked, target_names(known, table.location, asked))

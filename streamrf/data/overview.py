@@ -36,7 +36,8 @@ class ColumnOverview:
 
 def overview(table: BatchReader, targets: Sequence[str] = ()) -> list[ColumnOverview]:
     """Every column of a table, in order. Levels and examples come from its first rows, gaps from all where known."""
-    names, seen, rows = table.schema.names, {name: _Seen() for name in table.schema.names}, 0
+    names = [name for name in table.schema.names if all(name in known for _, known in table.files())]
+    seen, rows = {name: _Seen() for name in names}, 0
     for batch in table.batches(names):
         for name in names:
             seen[name].update(batch.column(name))

@@ -251,7 +251,7 @@ def _classes(scan: TargetScan) -> TargetCoding:
 
 def _numbers(scan: TargetScan) -> TargetCoding:
     if scan.low is None or scan.high is None:
-        raise DataError("these targets are labels, not numbers: use `task='classification'`")
+        raise DataError("these targets are labels, not numbers: use `task='classification'` (or a KernelClassifier)")
     constant = np.flatnonzero(scan.low == scan.high)
     if len(constant):
         where = f"output {constant[0]} of y" if len(scan.low) > 1 else "the target"

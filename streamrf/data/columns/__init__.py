@@ -249,6 +249,10 @@ class RawTable(ABC):
         table that is read here."""
         return None
 
+    def files(self) -> list[tuple[str, list[str]]]:
+        """Each file with the names of its columns, which should be those of the first."""
+        return [(self.location, self.schema.names)]
+
     def has_gaps(self, name: str) -> bool:
         """Whether the table knows, without being read, that values of a column are missing."""
         return False
@@ -291,6 +295,8 @@ class Choice:
 
 
 def names_of(names: str | Sequence[str]) -> list[str]:
+    if not isinstance(names, str | Iterable):
+        raise InputError(f"columns are named by text, as in '{names}', not by {names!r}")
     return [names] if isinstance(names, str) else list(names)
 
 

@@ -102,7 +102,7 @@ class Column:
         lists, table = {name: entry.get(name, []) for name in ("levels", "parts", "values")}, entry.get("table")
         if not all(isinstance(values, list) for values in lists.values()):
             raise FileFormatError(f"damaged coding of columns: {str(entry)[:80]} has no list of levels")
-        given = {"name": "", "kind": "", **entry, **{name: tuple(values) for name, values in lists.items()}}
+        given = {"name": None, "kind": "", **entry, **{name: tuple(values) for name, values in lists.items()}}
         column = cls(**given | {"table": None if table is None else LevelTable.from_json(table)})
         if not _is_sound(column):
             raise FileFormatError(f"damaged coding of columns: that of '{str(column.name)[:80]}' does not fit together")
@@ -110,7 +110,7 @@ class Column:
 
 
 def _is_sound(column: Column) -> bool:
-    named = isinstance(column.name, str) and column.name != "" and column.kind in KINDS
+    named = isinstance(column.name, str) and column.kind in KINDS
     return named and _has_levels(column) and _has_parts(column) and _has_values(column) and _is_filled(column)
 
 

@@ -34,9 +34,8 @@ class Chosen:
 
     def check_same(self, schema: pa.Schema, first: str, path: str) -> None:
         """Raise a DataError naming both files where another one has not the same columns."""
+        check_shared([(first, [*self.all]), (path, schema.names)], self.all)
         for name, dtype in self.all.items():
-            if name not in schema.names:
-                raise no_such("column", name, schema.names, f"{path}, but {first} has it")
             found = schema.field(name).type
             if numpy_type(found) != dtype:
                 raise DataError(f"column '{name}' is of type {dtype.name} in {first} but {found} in {path}")
@@ -44,9 +43,7 @@ class Chosen:
 
 def choose_columns(schema: pa.Schema, where: str, choice: Choice) -> Chosen:
     """Features and targets of a file by name and type, or a sentence saying which name or type is wrong."""
-    twice = [name for name, count in Counter(schema.names).items() if count > 1]
-    if twice:
-        raise DataError(f"{where} has more than one column called '{twice[0]}': names must be unique")
+    check_unique(schema.names, where)
     targets = target_names(schema.names, where, choice)
     types = coded_types if choice.columns is not None else feature_types
     features = feature_names(schema.names, where, choice, targets)
@@ -54,6 +51,21 @@ def choose_columns(schema: pa.Schema, where: str, choice: Choice) -> Chosen:
     if not chosen.features:
         raise DataError(f"no column of {where} is left to be a feature: {listed(schema.names)}")
     return chosen
+
+
+def check_unique(names: Sequence[str], where: str) -> None:
+    """Raise a DataError naming a column that is there twice."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{where} has more than one column called '{twice[0]}': names must be unique")
+
+
+def check_shared(files: Sequence[tuple[str, Sequence[str]]], names: Iterable[str]) -> None:
+    """Raise a DataError naming a column that a file lacks and the first one has."""
+    for where, known in files:
+        absent = [name for name in names if name not in known]
+        if absent:
+            raise no_such("column", absent[0], known, f"{where}, but {files[0][0]} has it")
 
 
 def target_names(known: Sequence[str], where: str, choice: Choice) -> list[str]:
@@ -171,6 +183,7 @@ def learn_columns(
     """
     if table.n_rows == 0:
         raise DataError(f"{table.location} has no rows")
+    check_shared(table.files(), names)
     asked = {*asked, *handling.categorical}
     roles, left_out = column_roles(table, names, handling, asked)
     scans = _scans(table, roles, handling, asked)

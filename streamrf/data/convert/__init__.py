@@ -12,16 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
+from streamrf.data.cache import Reading
 from streamrf.data.columns import JSON, Choice
-from streamrf.data.columns.learning import feature_names, learn_columns, target_names
+from streamrf.data.columns.learning import check_shared, feature_names, learn_columns, target_names
 from streamrf.data.convert.inputs import CodedMatrix, Conversion, open_input
 from streamrf.data.convert.outputs import write_columns, write_matrix, write_zarr
+from streamrf.data.locations import is_pattern
 from streamrf.data.meanings import meanings
-from streamrf.data.open import with_own_names
+from streamrf.data.open import raw_columns, readable, with_own_names
 from streamrf.data.readers.base import BatchReader, Progress
 from streamrf.data.source import Matrix
 from streamrf.data.writers.files import check_free, staged_directory, staged_file
-from streamrf.data.writers.tables import GROUP_BYTES, TEXT_BYTES, stored_bytes
+from streamrf.data.writers.tables import GROUP_BYTES, TEXT_BYTES, storable, stored_bytes
 from streamrf.support import memory
 from streamrf.support.errors import BudgetError, InputError
 from streamrf.support.progress import Reporter
@@ -51,7 +53,11 @@ class _Run:
             raise InputError(f"{source} cannot be converted onto itself: choose another name for the output")
 
     def run(self) -> JSON:
-        found = open_input(self.source, self.asked, self._read_so_far)
+        place, kept = self.source, list[object]()  # folders that must live as long as what is in them is read
+        if self.asked.form is None and (os.path.isdir(place) or is_pattern(place)):
+            place, kept = readable(place, Reading(self.asked.options, cache=False), self.reporter)
+        made = raw_columns(place) if kept else None
+        found = open_input(self.source, self.asked, self._read_so_far) if made is None else made
         if isinstance(found, BatchReader) and not self.to_zarr:
             return self._columns_to_parquet(found)
         matrix = self._coded(found) if isinstance(found, BatchReader) else found
@@ -65,7 +71,9 @@ class _Run:
 
     def _columns_to_parquet(self, table: BatchReader) -> JSON:
         chosen = {name for names in self._selected(table) for name in names}
-        names = [name for name in table.schema.names if name in chosen]
+        stored = storable(table.schema, self.reporter.note)
+        names = [name for name in stored if name in chosen]
+        check_shared(table.files(), names)
         width = sum(stored_bytes(table.schema.field(name).type) for name in names)
         rows = self._chunk(width)
         with self._progress(table.n_rows or 0) as progress, self._staged() as place:

@@ -134,7 +134,7 @@ def _refuse_sequential(location: str) -> None:
 
 
 def _unknown(location: str, why: str) -> DataError:
-    known = ", ".join(reader.format for reader in _in_order(registered(RowReader)))
+    known = ", ".join([*(reader.format for reader in _in_order(registered(RowReader))), "CSV, JSON lines and Arrow"])
     return DataError(f"{location} is in no format that can be read ({known}): {why}")
 
 

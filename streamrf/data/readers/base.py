@@ -255,6 +255,9 @@ class Chained(BatchReader):
         counts = [table.n_rows for table in tables if table.n_rows is not None]
         self.n_rows = sum(counts) if len(counts) == len(tables) else None
 
+    def files(self) -> list[tuple[str, list[str]]]:
+        return [file for table in self._tables for file in table.files()]
+
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(table.batches(names) for table in self._tables)
 

@@ -27,6 +27,8 @@ class Dialect:
 
 def find_dialect(sample: str, where: str, delimiter: str | None = None, header: bool | None = None) -> Dialect:
     """Found from the first lines: the delimiter that cuts them alike, and whether the first line holds names."""
+    if "\r" in sample and "\n" not in sample:
+        raise DataError(f"lines of {where} end in carriage returns alone: save it with line feeds (or CR LF)")
     chosen = _delimiter(delimiter) if delimiter else max(DELIMITERS, key=lambda each: _score(sample, each))
     lines = [[field.strip() for field in line] for line in csv.reader(io.StringIO(sample), delimiter=chosen)]
     fields = lines[0] if lines else []

@@ -95,6 +95,10 @@ class ParquetBatches(BatchReader):
         self.schema = self._files.schemas()[0]
         self.n_rows: int = sum(len(group.rows) for group in self._files.groups)
 
+    def files(self) -> list[tuple[str, list[str]]]:
+        schemas = self._files.schemas()
+        return [(where, schema.names) for where, schema in zip(self._files.names, schemas, strict=True)]
+
     def gaps(self, name: str) -> int | None:
         return self._files.null_count(name)
 

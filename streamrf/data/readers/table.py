@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from streamrf.data.columns import Choice
+from streamrf.data.columns.learning import check_unique
 from streamrf.data.readers.arrays import as_targets
 from streamrf.data.readers.base import BatchReader
 from streamrf.data.readers.columns import ColumnSource, RowGroup
 from streamrf.data.readers.parquet import BATCH_ROWS
 from streamrf.data.source import Block, Span, Spec, even_spans
-from streamrf.support.errors import DataError, InputError
+from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
 
 GROUP_ROWS = 1 << 16
@@ -82,9 +83,7 @@ class TableSource(ColumnSource):
 def pandas_table(frame: Any, reporter: Reporter) -> pa.Table:
     """A pandas frame as arrow, without its index; a column of objects of several types as text."""
     names = [str(name) for name in frame.columns]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"the pandas frame has more than one column called '{twice}': names must be unique")
+    check_unique(names, "the pandas frame")
     columns = {}
     for place, name in enumerate(names):
         values = frame.iloc[:, place]
@@ -92,10 +91,10 @@ def pandas_table(frame: Any, reporter: Reporter) -> pa.Table:
             columns[name] = pa.Array.from_pandas(values)
         except pa.ArrowNotImplementedError:
             reporter.note(f"left out: '{name}' is of type {values.dtype}, which is neither a number nor text")
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # of several types, or wider than 64 bits
             texts = [None if missing else str(value) for value, missing in zip(values, values.isna(), strict=True)]
             columns[name] = pa.array(texts, pa.string())
-            reporter.note(f"column '{name}' is read as text: its values are of several types")
+            reporter.note(f"column '{name}' is read as text: its values are of several types, or too large")
     return pa.table(columns)
 
 

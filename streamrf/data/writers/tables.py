@@ -41,6 +41,23 @@ def write_tables(
     return done + count
 
 
+def storable(schema: pa.Schema, say: Callable[[str], None]) -> list[str]:
+    """Names of the columns that parquet has a type for; ``say`` hears of the others, such as intervals and unions."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    others = {}
+    for kind in schema:
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([kind])).close()
+        except pa.ArrowNotImplementedError:
+            others[kind.name] = kind.type
+    if others:
+        reasons = ", ".join(f"'{name}' ({kind})" for name, kind in others.items())
+        say(f"left out: {reasons}, which parquet cannot hold")
+    return [name for name in schema.names if name not in others]
+
+
 def stored_bytes(kind: pa.DataType) -> int:
     """Of one value, about."""
     try:
