@@ -481,6 +481,24 @@ def test_kept_columns_have_types_in_parquet_and_json(people):
     assert "column 'when' is text" in answer.err
 
 
+def test_kept_numbers_with_gaps_stay_numbers(people):
+    """Of floats a gap is null; other types have none, so whole numbers with gaps are kept as text, digit by digit."""
+    table = parquet_of(people / "new.csv")[0]
+    odd = table.append_column("x", pa.array([0.5, None, 1.5, None, 2.5])).append_column(
+        "n", pa.array([1, None, 3, 4, 5])
+    )
+    pq.write_table(odd, people / "gaps.parquet")
+    predict = ("predict", people / "two.model", people / "gaps.parquet", "--keep", "x,n", "--quiet", "--out")
+    for ending in ("parquet", "jsonl", "csv"):
+        done(*predict, people / f"g.{ending}")
+    kept = pq.read_table(people / "g.parquet")
+    assert kept["x"].to_pylist() == [0.5, None, 1.5, None, 2.5]
+    assert kept["n"].to_pylist() == ["1", "", "3", "4", "5"]
+    assert [json.loads(line)["x"] for line in (people / "g.jsonl").read_text().splitlines()] == kept["x"].to_pylist()
+    with open(people / "g.csv", newline="") as file:
+        assert [row["x"] for row in csv.DictReader(file)] == ["0.5", "", "1.5", "", "2.5"]
+
+
 def test_csv_and_parquet_of_a_table_differ_by_what_csv_cannot_say(tmp_path):
     """Codes of digits can be named, words for missing are nulls, and 32 bits cost a last digit."""
     rng = np.random.default_rng(0)

@@ -179,8 +179,8 @@ class ColumnSource(RowReader):
         names = kept_names(asked, schema.names, self.location)
         types = {name: numpy_type(schema.field(name).type) or TEXT for name in names}
         plain = {name for name in names if not pa.types.is_temporal(schema.field(name).type)}
-        gaps = self._files.nullable(plain)
-        return [(name, types[name] if name in plain and name not in gaps else TEXT) for name in names]
+        plain -= {name for name in self._files.nullable(plain) if types[name].kind != "f"}  # a gap in a float is NaN
+        return [(name, types[name] if name in plain else TEXT) for name in names]
 
     def read_kept(self, span: Span, types: Sequence[tuple[str, np.dtype]]) -> dict[str, np.ndarray]:
         names, parts = [name for name, _ in types], list[dict[str, np.ndarray]]()

@@ -50,9 +50,10 @@ def arrow_schema(columns: dict[str, np.dtype]) -> pa.Schema:
 
 
 def arrow_table(values: Columns, schema: pa.Schema) -> pa.Table:
+    """NaN becomes null: a gap in a column that is kept."""
     import pyarrow as pa
 
-    arrays = [pa.array(values[field.name], type=field.type) for field in schema]
+    arrays = [pa.array(values[field.name], type=field.type, from_pandas=True) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
