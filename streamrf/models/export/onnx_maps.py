@@ -54,7 +54,9 @@ class Graph:
         self._bytes = 0
 
     def input(self, name: str, dtype: DTypeLike, shape: list[int | str]) -> str:
+        """A column as an input of its name; one without a name gets one, as ONNX knows no empty names."""
         assert not name.startswith(self._prefix)
+        name = name or f"{self._prefix}unnamed"
         self.inputs.append(self._onnx.helper.make_tensor_value_info(name, self.type_of(dtype), shape))
         return name
 
