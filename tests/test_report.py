@@ -1,5 +1,6 @@
 """The report: its numbers against naive ones, its page in a real browser, its sections for each kind of model."""
 
+import json
 import warnings
 from dataclasses import replace
 
@@ -406,6 +407,27 @@ def test_long_names_leave_room_for_values_on_a_narrow_screen(browser, tmp_path):
     (tmp_path / "p.html").write_text(page("t", "l", [], [Section("s", "S", table=row)], "f"))
     assert browser.open(tmp_path / "p.html", width=390)["scroll"] == 0
     assert "td { min-width: 6rem; }" in (tmp_path / "p.html").read_text()
+
+
+WIDER = """(() => JSON.stringify([...document.querySelectorAll('figure')].map(f => {
+  const box = f.querySelector('.scroll') || f;
+  return [box.scrollWidth > box.clientWidth + 1,
+    getComputedStyle(f.querySelector('figcaption'), '::after').content.includes('Scroll sideways'),
+    box.tabIndex === 0, getComputedStyle(box).backgroundImage !== 'none'];
+})))()"""
+
+
+def test_pictures_that_go_on_beyond_a_narrow_screen_say_so(shelf, browser, tmp_path):
+    """A picture is whole, or its caption, a shade at its end and the keyboard lead to the rest."""
+    data = shelf / "numbers-test.zarr"
+    done("report", shelf / "numbers.model", "--data", data, "--out", tmp_path / "r.html", "--threads", "1")
+    for width in (390, 1200):
+        browser.open(tmp_path / "r.html", width=width)
+        found = json.loads(browser.call("Runtime.evaluate", expression=WIDER)["result"]["value"])
+        wider = [each for each in found if each[0]]
+        assert all(each[1:] == [True, True, True] for each in wider)
+        assert not any(each[1] for each in found if not each[0])
+        assert 0 < len(wider) <= 3 if width == 390 else not wider  # importances are whole
 
 
 def test_segments_are_levels_and_quarters():

@@ -17,7 +17,7 @@ from streamrf.data.screening import draw_sample
 from streamrf.data.source import Block, Source
 from streamrf.models.model import Model
 from streamrf.reports.evidence import Evidence
-from streamrf.reports.page import COLOURS, WIDE, Picture, Section, bars, legend, panels
+from streamrf.reports.page import COLOURS, Picture, Section, bars, legend, panels
 from streamrf.support.errors import DataError, InputError
 from streamrf.support.threads import Threads
 from streamrf.support.units import format_count
@@ -88,7 +88,7 @@ class Importance:
         """Bars of the strongest columns; needs matplotlib."""
         names, first = list(self.names[:SHOWN_COLUMNS]), slice(SHOWN_COLUMNS)
         what = f"rise of {self.loss} when the column is shuffled"
-        figure = bars(names, self.mean[first], what, width=WIDE[0], spread=self.spread[first])
+        figure = bars(names, self.mean[first], what, spread=self.spread[first])
         caption = "How much worse predictions get when one column is shuffled among the rows."
         return Picture("importance", caption, figure, f"The strongest columns are {', '.join(names[:3])}")
 

@@ -159,11 +159,9 @@ def diagonal(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
     axes.plot([low, high], [low, high], color=INK, linewidth=1, linestyle="--")
 
 
-def bars(
-    names: Sequence[str], values: np.ndarray, what: str, *, width: float = HALF[0], spread: np.ndarray | None = None
-) -> Figure:
+def bars(names: Sequence[str], values: np.ndarray, what: str, *, spread: np.ndarray | None = None) -> Figure:
     """A bar for each name, the first at the top."""
-    made, axes = panel(what, "", (width, 0.9 + 0.26 * len(names)))
+    made, axes = panel(what, "", (HALF[0], 0.9 + 0.26 * len(names)))
     places = np.arange(len(names))[::-1]
     axes.barh(places, values, xerr=spread, color=COLOURS[0], ecolor=INK, height=0.7)
     axes.set_yticks(places, [name[:28] for name in names])
@@ -205,7 +203,14 @@ table { border-collapse: collapse; font-size: .9rem; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--faint);
   overflow-wrap: anywhere; }
 th { font-weight: 500; color: var(--soft); white-space: nowrap; width: 1%; }
-@media (max-width: 40rem) { figure.wide svg { min-width: 38rem; } }
+@media (max-width: 40rem) {
+  figure.wide svg { min-width: 38rem; }
+  figure.wide figcaption::after { content: " Scroll sideways for the rest of the picture."; }
+  figure .scroll { background: /* a shade at the end that has more; it goes with the card when there is no more */
+    linear-gradient(90deg, var(--card) 50%, transparent) left / 1.5rem 100% no-repeat local,
+    linear-gradient(270deg, var(--card) 50%, transparent) right / 1.5rem 100% no-repeat local,
+    linear-gradient(90deg, var(--soft), transparent) left / .6rem 100% no-repeat scroll,
+    linear-gradient(270deg, var(--soft), transparent) right / .6rem 100% no-repeat scroll; } }
 @media (max-width: 40rem) { th { white-space: normal; width: 50%; } td { min-width: 6rem; } }
 footer { margin-top: 3rem; color: var(--soft); font-size: .8rem; }
 @media print { nav { display: none; } figure { break-inside: avoid; } }
@@ -237,7 +242,7 @@ def _section(section: Section) -> str:
 
 def _figure(picture: Picture) -> str:
     wide = ' class="wide"' if picture.figure.get_figwidth() > 6 else ""
-    svg = f'<div class="scroll">{picture.svg()}</div>' if wide else picture.svg()
+    svg = f'<div class="scroll" tabindex="0">{picture.svg()}</div>' if wide else picture.svg()
     return f"<figure{wide}>{svg}<figcaption>{escape(picture.caption)}</figcaption></figure>"
 
 
