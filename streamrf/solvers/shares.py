@@ -5,10 +5,14 @@ Numbers by least squares. Classes by log loss: scores of members are added up to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy
 
 STIFFNESS = 1e-6  # of shares in units of the members' spread: classes that scores tell apart have finite ones
+FIRMNESS = 0.03  # that holds intercepts near the frequencies of the classes, as so many of the rows would
+LEAST_FREQUENCY = 1e-4  # of a class that no row has
 
 
 def squared_shares(scores: np.ndarray, truth: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -22,24 +26,42 @@ def squared_shares(scores: np.ndarray, truth: np.ndarray, share: np.ndarray) -> 
     return shares, level - (shares * centre).sum(axis=0)
 
 
-def class_shares(scores: np.ndarray, codes: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """(members,): classes have the same shares, as their scores are compared, and no intercepts: few rows of each class
-    are wrong, and intercepts would follow each of them."""
+def class_shares(
+    scores: np.ndarray, codes: np.ndarray, share: np.ndarray, log_odds: Sequence[bool]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(members,) and intercepts (outputs,): classes have the same shares, as their scores are compared. A member says
+    how far a row is from the frequencies of the classes, in ``log_odds`` or in squares. The intercepts are these
+    frequencies or close to them: no share stands for how rare a class is, whose squares all lie near the lowest."""
     members, _, outputs = scores.shape
+    level, flat = _frequencies(codes, share, outputs)
+    centres = np.stack([level if each else flat for each in log_odds])
+    scores = scores - centres[:, None]
     spread = np.sqrt(np.einsum("n,mnk->m", share, scores**2) / outputs)
     spread = np.where(spread > 0, spread, 1.0)
     Z, rows = scores / spread[:, None, None], np.arange(len(codes))
+    stiff = np.concatenate([np.full(members, STIFFNESS), np.full(outputs, FIRMNESS)])
 
     def loss(place: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = np.einsum("m,mnk->nk", place, Z)
+        odds = level + place[members:] + np.einsum("m,mnk->nk", place[:members], Z)
         each = np.concatenate([-odds / 2, odds / 2], axis=1) if outputs == 1 else odds
         logs = scipy.special.log_softmax(each, axis=1)
         slopes = np.exp(logs)
         slopes[rows, codes] -= 1.0
         slopes *= share[:, None]
         slopes = (slopes[:, 1:] - slopes[:, :1]) / 2 if outputs == 1 else slopes
-        value = -float(logs[rows, codes] @ share) + STIFFNESS * float(place @ place)
-        return value, np.einsum("mnk,nk->m", Z, slopes) + 2 * STIFFNESS * place
+        value = -float(logs[rows, codes] @ share) + float(stiff @ place**2)
+        return value, np.concatenate([np.einsum("mnk,nk->m", Z, slopes), slopes.sum(axis=0)]) + 2 * stiff * place
 
-    start, bounds = np.full(members, 1.0 / members), [(0.0, None)] * members
-    return scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x / spread
+    start = np.concatenate([np.full(members, 1.0 / members), np.zeros(outputs)])
+    bounds = [(0.0, None)] * members + [(None, None)] * outputs
+    found = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    taken = found[:members] / spread
+    return taken, level + found[members:] - taken @ centres
+
+
+def _frequencies(codes: np.ndarray, share: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of classes, as log odds and as least squares would score them."""
+    found = np.maximum(np.bincount(codes, share, max(outputs, 2)), LEAST_FREQUENCY)
+    if outputs == 1:
+        return np.log(found[1:] / found[:1]), found[1:] - found[:1]
+    return np.log(found), found

@@ -212,8 +212,9 @@ class Stacking(Solver):
         rows = weighed(self.pipeline.coding, joined(parts), self.run.weighting)
         if self.pipeline.coding.task == REGRESSION:
             return squared_shares(scores, rows.targets, shares(rows))
-        found = class_shares(scores, class_codes(rows.targets), shares(rows))
-        return np.repeat(found[:, None], self.map.outputs, axis=1), np.zeros(self.map.outputs)
+        log_odds = [isinstance(member.map, TreesMap) for member in self.map.members[:: self.turns]]
+        found, intercept = class_shares(scores, class_codes(rows.targets), shares(rows), log_odds)
+        return np.repeat(found[:, None], self.map.outputs, axis=1), intercept
 
     def _leave(self, used: np.ndarray, done: Finished) -> Finished:
         """Only these kinds: others bring nothing, and would cost their time in every prediction."""
