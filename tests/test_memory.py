@@ -221,16 +221,6 @@ def test_trees_keep_to_the_plan(tmp_path, case):
     assert (rows < 150_000) == (budget == "700MB" or shape[0] < 100_000)
 
 
-def test_kernels_compiled_beside_the_plan_are_counted_once(monkeypatch):
-    held = 100 * 2**20
-    monkeypatch.setattr(memory, "resident", lambda: held)
-    warm = memory.reserved()
-    with memory.compiling_beside():
-        held += 2 * memory.COMPILED  # most of them are compiled already, and the compiler is at work
-        assert memory.reserved() == warm + memory.READERS
-    assert memory.reserved() == held + memory.COMPILED
-
-
 def test_ten_times_the_rows_take_no_more_memory(tmp_path):
     few, many = 200_000, 2_000_000  # few are enough to have every block alive that ever is
     trained, predicted = {}, {}

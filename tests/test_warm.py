@@ -1,21 +1,24 @@
-"""Compiling ahead: what is in the cache, what a first run compiles behind its reading, and what `warm` leaves to do."""
+"""Compiling ahead: what is in the cache, what a first run compiles beside its work, and what `warm` leaves to do."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import logging
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 from commands import PROJECT
 from tables import smooth
 
 from streamrf.recipe import BINNING, TREES, Recipe
-from streamrf.support.compiled import is_cached, kernel
+from streamrf.support.compiled import SharedCache, is_cached, kernel
+from streamrf.support.threads import ALONE
 from streamrf.training import warm
 
 # Runs a command, and prints what numba compiles meanwhile and every compiled function that there is in the end.
@@ -49,57 +52,104 @@ def test_a_kernel_is_cached_once_it_ran_and_until_its_file_changes(tmp_path, mon
     assert not is_cached(compiled)
 
 
-@pytest.fixture
-def steps(monkeypatch):
-    """The small runs that are made to compile; they wait until they are let go."""
-    done, go = [], threading.Event()
+TOGETHER = """
+import sys, time
+from pathlib import Path
+from numba.core import event
+class Listener(event.Listener):
+    def on_start(self, begun): print("compiled")
+    def on_end(self, ended): pass
+event.register("numba:compile", Listener())
+from streamrf.support.compiled import kernel
+from loops import doubled
+compiled = kernel(doubled)
+Path(sys.argv[1]).touch()
+while not Path("go").exists(): time.sleep(0.001)
+print(compiled(3))
+"""
 
-    def train_on(source, recipe, threads):
-        go.wait(10)
-        done.append(recipe.map)
 
-    monkeypatch.setattr(warm, "train_on", train_on)
-    return done, go
+def test_of_two_processes_that_begin_together_one_compiles(tmp_path):
+    (tmp_path / "loops.py").write_text("def doubled(x):\n    return 2 * x\n")
+    env = {**os.environ, "PYTHONPATH": f"{PROJECT}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", TOGETHER, name], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+        )
+        for name in ("one", "other")
+    ]
+    while not all((tmp_path / name).exists() for name in ("one", "other")):
+        assert all(each.poll() is None for each in both)
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    said = [each.communicate(timeout=60)[0].split() for each in both]
+    assert sorted(said) == [["6"], ["compiled", "6"]]
 
 
-def compiler():
-    return next((each for each in threading.enumerate() if each.name == "streamrf-compiler"), None)
+def test_a_process_that_was_stopped_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    """What is compiled meanwhile is not saved: the other may save as well."""
+    (tmp_path / "held.py").write_text("def doubled(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from held import doubled
+
+    monkeypatch.setattr(SharedCache, "PATIENCE", 0.05)
+    with open(SharedCache(doubled).lock, "ab") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        assert kernel(doubled)(3) == 6
+        assert not is_cached(doubled)
+    assert kernel(doubled)(3) == 6
+    assert is_cached(doubled)
 
 
 @pytest.mark.parametrize(
     ("recipe", "needed"),
-    [(Recipe(), ["landmarks", BINNING, TREES]), (Recipe(D=50), ["auto"]), (Recipe(map=BINNING), [BINNING]),
+    [(Recipe(), [TREES, BINNING, "landmarks"]), (Recipe(D=50), ["auto"]), (Recipe(map=BINNING), [BINNING]),
      (Recipe(map=TREES), [TREES])],
 )  # fmt: skip
-def test_a_first_run_compiles_what_it_needs_beside_its_work(recipe, needed, steps, monkeypatch):
-    done, go = steps
+def test_beside_a_first_run_is_compiled_what_it_needs_last_things_first(recipe, needed, monkeypatch):
+    done = []
     monkeypatch.setattr(warm, "is_cached", lambda function: False)
-    with warm.compiling(recipe):
-        running = compiler()
-        go.set()
-        running.join(10)
+    monkeypatch.setattr(warm, "train_on", lambda source, recipe, threads: done.append(recipe.map))
+    monkeypatch.setattr(sys, "argv", ["-c", json.dumps(recipe.to_json())])
+    warm.compile_for()
     assert done == needed
 
 
-def test_a_run_that_ends_early_waits_for_no_more_than_what_is_begun(steps, monkeypatch):
-    done, go = steps
+def compilers():
+    return [each for each in psutil.Process().children() if "compile_for" in " ".join(each.cmdline())]
+
+
+def test_a_process_of_its_own_compiles_and_ends_with_the_run(monkeypatch):
     monkeypatch.setattr(warm, "is_cached", lambda function: False)
-    with warm.compiling(Recipe()):
-        running = compiler()
-    go.set()
-    running.join(10)
-    assert done == ["landmarks"]
+    monkeypatch.setattr(warm, "available_cores", lambda: 2)
+    with pytest.raises(ZeroDivisionError), warm.compiling(Recipe()):
+        running = compilers()
+        assert len(running) == 1
+        raise ZeroDivisionError
+    assert compilers() == []
+    assert not running[0].is_running()
 
 
-def test_nothing_is_compiled_that_the_cache_has(monkeypatch):
-    monkeypatch.setattr(warm, "is_cached", lambda function: True)
+@pytest.mark.parametrize("why", ["cached", "one core", "no room"])
+def test_nothing_is_compiled_beside_a_run_that_needs_nothing_or_has_no_room_for_it(why, monkeypatch):
+    monkeypatch.setattr(warm, "is_cached", lambda function: why == "cached")
+    monkeypatch.setattr(warm, "available_cores", lambda: 1 if why == "one core" else 2)
+    monkeypatch.setattr(warm.memory, "available", lambda: 0 if why == "no room" else warm.ROOM)
     with warm.compiling(Recipe()):
-        assert compiler() is None
+        assert compilers() == []
+
+
+def test_what_a_first_run_lacks_is_compiled_beside_it(tmp_path):
+    """In a cache of its own: all that the process beside it is for is there in the end, without the run's doing."""
+    env = {**os.environ, "PYTHONPATH": str(PROJECT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    program = "from streamrf.training.warm import compile_for; compile_for()"
+    subprocess.run([sys.executable, "-c", program, json.dumps(Recipe(map=TREES).to_json())], env=env, check=True)
+    assert list(tmp_path.glob("*/*.grow_below-*.nbi"))
 
 
 def test_runs_that_only_compile_are_not_told_of(caplog):
     with caplog.at_level(logging.DEBUG, "streamrf"):
-        warm.train_on(warm.made_up(), warm.FOURIER, warm.ALONE)
+        warm.train_on(warm.made_up(), warm.FOURIER, ALONE)
     assert not caplog.records
 
 

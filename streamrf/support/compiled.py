@@ -1,15 +1,18 @@
 """How loops are compiled: for the types they first meet, into numba's cache on disk, and without Python's lock.
 
-Compiling is what a first run waits for, so nothing is compiled that is not called.
+Compiling is what a first run waits for, so nothing is compiled that is not called, and nothing twice: of processes that
+start together, one compiles a loop, and the others wait for it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import inspect
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from numba import njit
 from numba.core import event
@@ -38,9 +41,57 @@ class _WithoutCollections(event.Listener):
 event.register("numba:compile", _WithoutCollections())
 
 
+class SharedCache(FunctionCache):
+    """Numba's cache, of processes that fill it at once. Whoever reads it claims the function until it is found or
+    saved: one process compiles, and no other meets an index whose data is still to be written."""
+
+    PATIENCE = 60.0  # seconds until a process that may have been stopped is waited for no longer
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.lock = Path(self.cache_path, f"{function.__qualname__}-{function.__code__.co_firstlineno}.lock")
+        self._claim: BinaryIO | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self._release()  # compiling may have failed
+        self._claim = self._claimed()
+        found = super().load_overload(sig, target_context)
+        if found is not None:
+            self._release()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            if self._claim is not None:
+                super().save_overload(sig, data)
+        finally:
+            self._release()
+
+    def _claimed(self) -> BinaryIO | None:
+        self.lock.parent.mkdir(parents=True, exist_ok=True)
+        file, end = open(self.lock, "ab"), time.monotonic() + self.PATIENCE
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:
+                time.sleep(0.005)
+            except OSError:  # a file system without locks
+                return file
+        file.close()
+        return None
+
+    def _release(self) -> None:
+        if self._claim is not None:
+            self._claim.close()
+        self._claim = None
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """A loop that Python calls."""
-    return njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
+    made = njit(nogil=True, no_cfunc_wrapper=True)(function)
+    made._cache = SharedCache(function)  # what ``cache=True`` does, with one that is not shared
+    return made
 
 
 def inner_kernel(function: Callable[..., Any]) -> Any:

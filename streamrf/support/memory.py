@@ -5,37 +5,16 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psutil
 
 COMPILED = 220 * 2**20  # numba, LLVM and the kernels they compile, once all of them are in use
 LIBRARIES = 240 * 2**20  # Python and all libraries of a worker, before it has any data
-READERS = 48 * 2**20  # libraries that are loaded as data is opened
-
-_before_compiling: int | None = None  # what the process held when it began to compile in the background
 
 
 def reserved() -> int:
-    """What this process will hold beside a run's own arrays, once every kernel is compiled.
-
-    While kernels are compiled in the background, part of them is in memory already, and so is what the compiler works
-    with and gives back: neither must be counted on top.
-    """
-    return resident() + COMPILED if _before_compiling is None else _before_compiling + READERS + COMPILED
-
-
-@contextmanager
-def compiling_beside() -> Iterator[None]:
-    """Around work during which another thread compiles."""
-    global _before_compiling
-    outer = _before_compiling
-    _before_compiling = resident() if outer is None else outer
-    try:
-        yield
-    finally:
-        _before_compiling = outer
+    """What this process will hold beside a run's own arrays, once every kernel is compiled."""
+    return resident() + COMPILED
 
 
 def resident() -> int:

@@ -1,11 +1,14 @@
-"""Compile before it is waited for: while a first run reads its data, or once for an image (`streamrf warm`).
+"""Compile before it is waited for: beside a first run, or once for an image (`streamrf warm`).
 
 Made-up tables are trained on, so that what is compiled is what runs call, whatever that is by then.
 """
 
 from __future__ import annotations
 
-import threading
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -23,10 +26,11 @@ from streamrf.support import memory
 from streamrf.support.compiled import is_cached
 from streamrf.support.errors import StreamRFError
 from streamrf.support.progress import PlanSummary, Reporter
-from streamrf.support.threads import ALONE, Threads
+from streamrf.support.threads import Threads, available_cores
 from streamrf.training.run import Settings, Training
 
 ROWS, COLUMNS = 256, 3
+ROOM = 2 * (memory.LIBRARIES + memory.COMPILED)  # that must be free for a process that compiles
 FOURIER = Recipe(D=16, bits="12", kernel="gaussian", scaling="quantile", pilot=NONE)
 LANDMARKED = FOURIER.with_(map=LANDMARKS, bits="20", ridge=1e-3)  # the precision of its trials
 BINNED = Recipe(map=BINNING, grids=2, table_bits=4, scaling="quantile")
@@ -75,36 +79,48 @@ def compile_all() -> Iterator[str]:
 
 @contextmanager
 def compiling(recipe: Recipe) -> Iterator[None]:
-    """Compile in a thread of its own, while the work within reads data, what the cache does not have yet. About half of
-    the compiler's time is in LLVM, which leaves Python to others."""
-    steps, over = _missing(recipe), threading.Event()
-
-    def work() -> None:
-        for step in steps:
-            with suppress(StreamRFError, MemoryError):  # the run itself will tell what is wrong
-                if not over.is_set():
-                    train_on(made_up(), step, ALONE)
-
-    if not steps:
+    """Beside the work within, compile in another process what the cache does not have yet: numba compiles in one thread
+    of a process at a time. Each of both takes from the cache what the other compiled."""
+    if not (_missing(recipe) and _has_room()):
         yield
         return
-    threading.Thread(target=work, name="streamrf-compiler").start()
-    try:
-        with memory.compiling_beside():
+    program = f"from {__name__} import compile_for; compile_for()"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", program, json.dumps(recipe.to_json())], env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as compiler:  # fmt: skip
+        try:
             yield
-    finally:
-        over.set()
+        finally:
+            compiler.terminate()
+
+
+def _has_room() -> bool:
+    """Whether another Python can be started, with a core and memory of its own."""
+    python = sys.executable and not getattr(sys, "frozen", False)
+    return bool(python) and available_cores() > 1 and memory.available() >= ROOM
+
+
+def compile_for() -> None:
+    """What that process does, of the recipe that it is given."""
+    recipe = Recipe.from_json(json.loads(sys.argv[1]))
+    with Threads(1) as one:
+        for step in _missing(recipe):
+            with suppress(StreamRFError, MemoryError):  # the run itself will tell what is wrong
+                train_on(made_up(), step, one)
 
 
 def _missing(recipe: Recipe) -> list[Recipe]:
-    """Small runs that compile what a run needs and the cache lacks."""
+    """Small runs that compile what a run needs and the cache lacks, last things first: the run itself compiles what it
+    needs before."""
     fourier = FOURIER if recipe.bits == AUTO else FOURIER.with_(bits=recipe.bits)
     binned = BINNED.with_(pilot=recipe.pilot)
     blends = recipe.map in (ANY, BLEND)
     steps = (
+        (blends or recipe.map == TREES, grow_below, GROWN),
+        (blends or recipe.map == BINNING, look_up, binned),
         (blends or recipe.map == LANDMARKS, landmark_values, LANDMARKED),
         (not blends and recipe.map not in (LANDMARKS, BINNING, TREES), cosines, fourier),
-        (blends or recipe.map == BINNING, look_up, binned),
-        (blends or recipe.map == TREES, grow_below, GROWN),
     )
     return [step for wanted, kernel, step in steps if wanted and not is_cached(kernel)]
