@@ -122,10 +122,9 @@ def compilers():
 def test_a_process_of_its_own_compiles_and_ends_with_the_run(monkeypatch):
     monkeypatch.setattr(warm, "is_cached", lambda function: False)
     monkeypatch.setattr(warm, "available_cores", lambda: 2)
-    with pytest.raises(ZeroDivisionError), warm.compiling(Recipe()):
+    with warm.compiling(Recipe()):
         running = compilers()
-        assert len(running) == 1
-        raise ZeroDivisionError
+    assert len(running) == 1
     assert compilers() == []
     assert not running[0].is_running()
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from streamrf.features.precision import Precision
-from streamrf.support.compiled import kernel
 from streamrf.support.errors import DataError, FileFormatError
 
 # Bits of a digit, and digits: 33 bits or more for a target.
@@ -23,18 +22,6 @@ RESOLUTION = 26  # bits that the targets of rows to fit take: the rest is head-r
 REACH = 29  # bits that the targets of any row may take: beyond, there is still room for later shards
 REGRESSION, CLASSIFICATION = "regression", "classification"
 TASKS = ("auto", REGRESSION, CLASSIFICATION)
-
-
-@kernel
-def _write_digits(whole: np.ndarray, bits: int, out: np.ndarray) -> None:
-    """Balanced digits of whole numbers, the lowest first."""
-    half, mask = 1 << (bits - 1), (1 << bits) - 1
-    for i in range(len(whole)):
-        rest = np.int64(whole[i])
-        for place in range(out.shape[1]):
-            digit = ((rest + half) & mask) - half
-            out[i, place] = digit
-            rest = (rest - digit) >> bits
 
 
 @dataclass(frozen=True)
@@ -135,7 +122,11 @@ class TargetCoding:
                 " for exact sums: retrain on all of the data"
             )
         out = np.empty((*whole.shape, count), np.int16 if bits < 16 else np.int32)
-        _write_digits(whole.ravel(), bits, out.reshape(-1, count))
+        rest, half, mask = whole.astype(np.int64), 1 << (bits - 1), (1 << bits) - 1
+        for place in range(count):  # balanced digits, the lowest first
+            digit = ((rest + half) & mask) - half
+            out[..., place] = digit
+            rest = (rest - digit) >> bits
         return out.reshape(len(out), -1)
 
     def combine(self, columns: np.ndarray, precision: Precision) -> np.ndarray:

@@ -69,7 +69,8 @@ class SharedCache(FunctionCache):
 
     def _claimed(self) -> BinaryIO | None:
         self.lock.parent.mkdir(parents=True, exist_ok=True)
-        file, end = open(self.lock, "ab"), time.monotonic() + self.PATIENCE
+        file = open(self.lock, "ab")  # noqa: SIM115 (what is claimed stays open)
+        end = time.monotonic() + self.PATIENCE
         while time.monotonic() < end:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -120,24 +120,18 @@ def _add_values(limbs: np.ndarray, X: np.ndarray, squared: bool) -> int:
     return -1
 
 
-@kernel
 def carry(limbs: np.ndarray) -> None:
     """Bring each row of limbs (d, L) to its normal form; needed after adding or subtracting limbs."""
-    for row in range(limbs.shape[0]):
-        over = np.int64(0)
-        for k in range(limbs.shape[1] - 1):
-            limb = limbs[row, k] + over
-            over = limb >> 32
-            limbs[row, k] = limb & 0xFFFFFFFF
-        limbs[row, -1] += over
+    places = np.ascontiguousarray(limbs.T)
+    for k in range(len(places) - 1):
+        places[k + 1] += places[k] >> 32
+        places[k] &= 0xFFFFFFFF
+    limbs[:] = places.T
 
 
 def to_integer(limbs: np.ndarray) -> int:
     """One sum (limbs,) as a Python integer, in units of 2^origin."""
-    row = np.array(limbs, dtype=np.int64, ndmin=2)
-    carry(row)
-    low = int.from_bytes(row[0, :-1].astype("<u4").tobytes(), "little")
-    return low + (int(row[0, -1]) << (32 * (row.shape[1] - 1)))
+    return sum(limb << (32 * k) for k, limb in enumerate(limbs.tolist()) if limb)
 
 
 def to_float(limbs: np.ndarray) -> float:

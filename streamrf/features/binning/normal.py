@@ -115,27 +115,6 @@ def count_buckets(indices: np.ndarray, p: int, starts: np.ndarray, high: np.ndar
 
 
 @kernel
-def gather(table: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
-    """``out = table[positions]``, in one go whatever the types."""
-    for i in range(positions.shape[0]):
-        out[i] = table[positions[i]]
-
-
-@kernel
-def scatter(values: np.ndarray, positions: np.ndarray, table: np.ndarray) -> None:
-    """``table[positions] = values``."""
-    for i in range(positions.shape[0]):
-        table[positions[i]] = values[i]
-
-
-@kernel
-def scatter_rounded(values: np.ndarray, factor: float, positions: np.ndarray, table: np.ndarray) -> None:
-    """``table[positions] = rint(values factor)``."""
-    for i in range(positions.shape[0]):
-        table[positions[i]] = np.rint(values[i] * factor)
-
-
-@kernel
 def moved_scores(
     X: np.ndarray, moves: np.ndarray, starts: np.ndarray, columns: np.ndarray, shifts: np.ndarray,
     inverses: np.ndarray, lows: np.ndarray, highs: np.ndarray, bits: int, table: np.ndarray, change: np.ndarray,
@@ -266,14 +245,14 @@ class OccupiedBuckets:
         """The occupied entries of a table, as (k, m) float64."""
         out = np.empty((len(table), len(self.positions)))
         for entries, values in zip(table.reshape(len(table), -1), out, strict=True):
-            gather(entries, self.positions, values)
+            values[:] = entries[self.positions]
         return out
 
     def expand(self, V: np.ndarray, dtype: type) -> np.ndarray:
         """The table with V in its occupied buckets, and 0 elsewhere."""
         table: np.ndarray = np.zeros((len(V), self.grids * self.buckets), dtype)
         for values, entries in zip(V, table, strict=True):
-            scatter(values, self.positions, entries)
+            entries[self.positions] = values
         return table.reshape(len(V), self.grids, self.buckets)
 
     def exponents(self, V: np.ndarray, spare: int = 0) -> np.ndarray:
@@ -294,7 +273,7 @@ class OccupiedBuckets:
         scale = np.exp2(self.exponents(V))
         table = np.zeros((len(V), self.grids, self.buckets), np.int32) if out is None else out
         for values, factor, entries in zip(V, scale[:, 0], table.reshape(len(V), -1), strict=True):
-            scatter_rounded(values, factor, self.positions, entries)
+            entries[self.positions] = np.rint(values * factor)
         return table, scale
 
 

@@ -37,24 +37,6 @@ def _number(words: np.ndarray, before: np.ndarray, slots: np.ndarray) -> None:
             slots[p, r] = ((word >> bit) & one) * (earlier + one)
 
 
-@kernel
-def _occupy(counts: np.ndarray, words: np.ndarray) -> None:
-    """Set the bits of slots that have rows."""
-    for slot in range(counts.shape[0]):
-        if counts[slot] != 0:
-            words[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
-
-
-@kernel
-def _occupied(words: np.ndarray, before: np.ndarray) -> int:
-    """Fill in how many bits are set before each word, and return how many are in all."""
-    total = 0
-    for i in range(words.shape[0]):
-        before[i] = total
-        total += int(_ones(words[i]))
-    return total
-
-
 @dataclass(frozen=True, eq=False)
 class Numbering:
     """A bit for each slot of each grid."""
@@ -65,8 +47,9 @@ class Numbering:
     def of(cls, counts: np.ndarray) -> Numbering:
         """From the rows in each slot, (P, slots)."""
         words = np.zeros((len(counts), -(-counts.shape[1] // WORD)), np.uint64)
-        for grid, bits in zip(counts, words, strict=True):
-            _occupy(grid, bits)
+        for grid, line in zip(counts, words, strict=True):
+            bits = np.packbits(grid != 0, bitorder="little")
+            line.view(np.uint8)[: len(bits)] = bits
         if not words.any():
             raise DataError("random binning needs at least one row, and there is none")
         return cls(words)
@@ -86,8 +69,9 @@ class Numbering:
     @cached_property
     def _counted(self) -> tuple[np.ndarray, np.ndarray]:
         """Occupied slots before each word, (P, words), and in all, (P,)."""
-        before = np.zeros(self.words.shape, np.uint32)
-        return before, np.array([_occupied(*pair) for pair in zip(self.words, before, strict=True)], np.int64)
+        ones = np.bitwise_count(self.words)
+        through = np.cumsum(ones, axis=1, dtype=np.uint32)
+        return through - ones, through[:, -1].astype(np.int64)
 
     @property
     def occupied(self) -> np.ndarray:
