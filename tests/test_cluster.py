@@ -25,6 +25,7 @@ from tables import labelled, smooth, write_zarr
 import streamrf
 from streamrf.cli import main
 from streamrf.cli.connection import Address, connect
+from streamrf.data.elsewhere import identity_of
 from streamrf.data.open import open_source
 from streamrf.data.readers.memory import ArraySource
 from streamrf.data.source import Source, Span
@@ -33,7 +34,7 @@ from streamrf.data.writers import zarr as zarr_writer
 from streamrf.engines.base import STATES, Next, Pass, WorkerNeeds
 from streamrf.engines.cluster import ClusterEngine
 from streamrf.engines.cluster.passes import Dispatcher
-from streamrf.engines.cluster.tasks import RowsToRead, Shared, identity_of, sum_rows
+from streamrf.engines.cluster.tasks import RowsToRead, Shared, sum_rows
 from streamrf.engines.cluster.workers import Task, Workers
 from streamrf.models.model import Model
 from streamrf.models.predict import PredictedColumns, evaluate_rows, predict_rows, prediction_columns

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,18 +81,19 @@ class NoStatistic(Statistic[Nothing]):
 
 class SimulatedTask(Task):
     """A task that needs ``seconds`` of a worker with a speed of one; ``moving`` more of another, which has not what it
-    adds to; a fetch has no worker."""
+    adds to."""
 
     def __init__(self, number: int, seconds: float, rank: int = 0, moving: float = 0.0) -> None:
-        super().__init__(number, self)
+        super().__init__(number, self)  # type: ignore[arg-type]
+        self.status = "finished"  # as a future of Dask that nobody loses
         self.seconds, self.rank, self.moving = seconds, rank, moving
 
     def failure(self) -> None:
         return None
 
-    @property
-    def value(self) -> Sums:
-        return {"arrays": {}, "dropped": 0}
+
+class SimulatedFetch(Future[Sums]):
+    """A sum on its way to the driver."""
 
 
 class SimulatedWorkers:
@@ -112,7 +114,7 @@ class SimulatedWorkers:
         self._adds: dict[str, deque[SimulatedTask]] = {home: deque() for home in self.speeds}
         self._queues: dict[int, deque[SimulatedTask]] = {}  # that tasks wait in, by number
         self._running: dict[int, str] = {}
-        self._events: list[tuple[float, int, SimulatedTask]] = []
+        self._events: list[tuple[float, int, SimulatedTask | SimulatedFetch]] = []
         self._numbers = itertools.count()
 
     def now(self) -> float:
@@ -163,16 +165,15 @@ class SimulatedWorkers:
         future.home, future.started = home, self.clock
         future.seconds = self.costs.latency + future.seconds / self.speeds[home]
         self._running[future.number] = home
-        self._ends(future)
+        self._ends(future.seconds, future.number, future)
 
-    def _ends(self, future: SimulatedTask) -> None:
-        heapq.heappush(self._events, (self.clock + future.seconds, future.number, future))
+    def _ends(self, seconds: float, number: int, event: SimulatedTask | SimulatedFetch) -> None:
+        heapq.heappush(self._events, (self.clock + seconds, number, event))
 
-    def fetch(self, future: SimulatedTask) -> SimulatedTask:
-        fetched = SimulatedTask(next(self._numbers), self.costs.move)
-        fetched.is_fetch = True
-        self._ends(fetched)
-        return fetched
+    def fetch(self, future: SimulatedTask) -> SimulatedFetch:
+        fetch = SimulatedFetch()
+        self._ends(self.costs.move, next(self._numbers), fetch)
+        return fetch
 
     def finished(self, seconds: float) -> list[SimulatedTask]:
         """What has come to an end, or, unless there is no time to wait, the next thing that does and all that follows
@@ -189,11 +190,13 @@ class SimulatedWorkers:
             self.clock = max(self.clock, self._events[0][0]) + pause
         while self._events and self._events[0][0] <= self.clock:
             end, number, task = heapq.heappop(self._events)
-            if task.home and number not in self._running:
+            if isinstance(task, SimulatedFetch):
+                task.set_result({"arrays": {}, "dropped": 0})
+                continue
+            if number not in self._running:
                 continue  # it was given up
             tasks.append(task)
-            if task.home:
-                self._idle[self._running.pop(number)] = None
+            self._idle[self._running.pop(number)] = None
             if task.groups:
                 self.rows, self.summed_at = self.rows + task.rows, end
         self._start()

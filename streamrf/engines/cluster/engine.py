@@ -10,6 +10,7 @@ from typing import Any
 
 from distributed import Client
 
+from streamrf.data.elsewhere import identity_of
 from streamrf.data.partitions import kept
 from streamrf.data.source import Source, Span, work_spans
 from streamrf.data.writers import TableWriter
@@ -17,7 +18,7 @@ from streamrf.engines.base import PAUSED_AT, SPAN_BYTES, SPAN_ROWS, Engine, Orde
 from streamrf.engines.cluster.collections import Handing
 from streamrf.engines.cluster.groups import Groups, by_partition, units_of
 from streamrf.engines.cluster.passes import PATIENCE, STUCK, Limits, Summing, Writing
-from streamrf.engines.cluster.tasks import ColumnsOf, Shared, identity_of
+from streamrf.engines.cluster.tasks import ColumnsOf, Shared
 from streamrf.engines.cluster.workers import NO_ANSWER, WorkerInfo, Workers
 from streamrf.engines.local import remaining_spans
 from streamrf.statistics.base import S

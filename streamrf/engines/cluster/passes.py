@@ -27,19 +27,20 @@ from streamrf.data.source import Source, Span, joined_spans
 from streamrf.data.writers import TableWriter
 from streamrf.engines.base import Next, Pass, Watcher
 from streamrf.engines.cluster.groups import Group, Groups, rows_of
-from streamrf.engines.cluster.tasks import ROOM, RowsToRead, TaskCancelled, sum_rows, write_rows
-from streamrf.engines.cluster.workers import Task, Workers, explain
+from streamrf.engines.cluster.tasks import ROOM, RowsToRead, Sums, TaskCancelled, sum_rows, write_rows
+from streamrf.engines.cluster.workers import Fetch, Task, Workers, explain, limited
 from streamrf.statistics.base import S
 from streamrf.statistics.rowset import RowSet
 from streamrf.support.errors import BudgetError, ClusterError, DataError, StorageError, StreamRFError
-from streamrf.support.units import format_bytes, format_seconds
+from streamrf.support.units import format_seconds
 
 TICK = 0.1  # seconds that a step waits for a task to finish
 BATCH = 50  # groups that one step submits at most: those that are finished tell how large the next should be
 PATIENCE = 300.0  # seconds without any worker before we give up
-LEAST_SECONDS = 0.0025  # of a group, for each worker there is: it keeps us and Dask busy for about so long
+LEAST_SECONDS = 0.002  # of a group, for each worker there is: it keeps us and Dask busy for about so long
 BACKLOG = 4  # tasks beyond two for each worker and one for each thread, where so much is left to do
-STUCK, LATE = 5.0, 1.0  # seconds that a task may wait, or be late, while workers are free; twice that the next time
+STUCK, LATE = 5.0, 0.5  # seconds that a task may wait, or be late, while workers are free; twice that the next time
+FEW = 100  # workers, whose sums meet in pairs: those of more in threes, which are fewer tasks
 MAX_FETCHES = 3  # times in a row that a fetch may fail
 MOST_SUMS = 1000  # that Dask remembers the making of, before they are fetched unasked
 
@@ -69,7 +70,7 @@ class Dispatcher(ABC):
         self.stopping = False  # nothing new starts: a watcher wants it so, or rows cannot be read
         self.failure: Exception | None = None
         self._ready = 0  # workers that take tasks
-        self._has_more = False  # to submit at once
+        self._has_more = True  # to submit at once
         self._last_worker = self._free_since = workers.now()
         self._rows_timed, self._seconds_timed = 0, 0.0  # of all groups that are finished
         self._given_up: Counter[Group] = Counter()  # how often a task was, by its first rows
@@ -191,7 +192,7 @@ class Dispatcher(ABC):
         self.put_back(task)
 
     def _finish_all(self) -> None:
-        for task in self.workers.finished(TICK if self.running and not self._has_more else 0.0):
+        for task in self.workers.finished(0.0 if self._has_more else TICK):
             try:
                 if task.number in self.running:
                     self.finish(task)
@@ -203,7 +204,7 @@ class Dispatcher(ABC):
         if failure or task.is_lost:
             self.put_back(task)
             if failure and not isinstance(failure, TaskCancelled):
-                raise explain(failure, task, self._memory_limit())
+                raise explain(failure, task, self.workers.memory_limit)
             return
         del self.running[task.number]
         if task.groups:
@@ -212,10 +213,6 @@ class Dispatcher(ABC):
             self.workers.release(part)
         task.take_inputs()
         self.held[task.number] = task
-
-    def _memory_limit(self) -> str:
-        limit = self.workers.memory_limit
-        return f"the limit of a worker is {format_bytes(limit)}" if limit else "they have no limit of their own"
 
     def _reissue(self) -> None:
         """While workers are free, nothing should wait for long, and nothing be left to a worker that is much too slow.
@@ -246,7 +243,7 @@ class Dispatcher(ABC):
         if self.workers.alive:
             raise BudgetError(
                 f"every worker has been paused by Dask for {waited} because its memory is almost full"
-                f" ({self._memory_limit()}): give the workers more memory, or lower `D`"
+                f" ({limited(self.workers.memory_limit)}): give the workers more memory, or lower `D`"
             )
         raise ClusterError(
             f"the cluster has had no worker for {waited}: start some (dask worker ADDRESS), then run the same command"
@@ -260,7 +257,9 @@ class Summing(Dispatcher, Generic[S]):
     def __init__(self, job: Pass[S], workers: Workers, groups: Groups, limits: Limits) -> None:
         super().__init__(workers, groups, limits, sum_rows)
         self.job = job
-        self._collects, self._failed_fetches = False, 0
+        self._collects = False
+        self._fetched: tuple[Task, Fetch] | None = None  # the sum that is on its way here
+        self._failed_fetches = 0
 
     def run(self, watch: Watcher[S]) -> S:
         while self.running or self.held or (self.groups and not self.stopping):
@@ -303,56 +302,64 @@ class Summing(Dispatcher, Generic[S]):
     def _give_up_called(self) -> None:
         """Dask queues a task at a worker that has what it adds to, whatever that worker is stuck in.
 
-        A sum that is called for waits for a group there, but not for much longer than a group takes: a fetch needs no
-        thread of a worker.
+        A sum that is called for waits for a group there, but not for much longer than a group takes: to bring it here
+        takes no thread of a worker.
         """
         group = max((task.rows for task in self.sums()), default=0) / self.rate if self.rate else 0.0
         for task in list(self.running.values()):
-            waits = task.called and task.inputs and not task.is_fetch and (self._collects or not task.groups)
+            waits = task.called and task.inputs and (self._collects or not task.groups)
             if waits and self.workers.now() - task.called > self.limits.stuck + 2 * group:
                 for part in task.inputs:
                     part.is_alone = not task.groups
                 self.put_back(task)
 
     def _add(self) -> None:
-        """Sums that are called for meet in pairs. While groups go on, a worker adds its own first: it has room for one
-        sum of another."""
+        """Sums that are called for meet in pairs, or in threes where many are left and no group wants the room.
+
+        While groups go on, a worker adds its own first: it has room for one sum of another.
+        """
         busy = {task.place for task in self._awaited() if self.groups and task.place}
-        pairs, rest = list(self.next_inputs(ROOM)), list[Task]()  # where groups would wait for room
+        sums, rest = list(self.next_inputs(ROOM)), list[Task]()  # where groups would wait for room
         for place, parts in by_place(part for part in self.held.values() if part.called and not part.is_alone).items():
             if len(parts) > 1 and self.groups:
-                pairs.append(self.taken(parts[: ROOM + 1]))
+                sums.append(self.taken(parts[: ROOM + 1]))
             elif place not in busy:
                 rest += parts
         rest.sort(key=lambda part: str(part.home))  # neighbours are near each other
-        pairs += (self.taken(rest[i : i + 2]) for i in range(0, len(rest) - 1, 2))
-        self.submit([((), pair) for pair in pairs], "add-sums", rank=2)
+        many = 2 if self.groups or self._ready <= FEW else ROOM + 1
+        sums += (self.taken(rest[i : i + many]) for i in range(0, len(rest) - 1, many))
+        self.submit([((), inputs) for inputs in sums], "add-sums", rank=2)
 
     def _fetch(self) -> None:
-        """The last of the sums that are called for; or those that no worker came to add, one at a time."""
-        parts = sorted((part for part in self.held.values() if part.called), key=lambda part: not part.is_alone)
-        tasks = self._awaited()
-        is_last = len(parts) == 1 and not tasks
-        if is_last or (parts and parts[0].is_alone and not any(task.is_fetch for task in tasks)):
-            self.start(self.workers.fetch(parts[0]), inputs=self.taken(parts[:1]))
-
-    def finish(self, task: Task) -> None:
-        if not task.is_fetch:
-            super().finish(task)
+        """Bring in the last of the sums that are called for, or one that no worker came to add."""
+        if self._fetched and not self._has_come(*self._fetched):
             return
-        failure, (part,) = task.failure(), task.inputs
+        self._fetched = None
+        parts = sorted((part for part in self.held.values() if part.called), key=lambda part: not part.is_alone)
+        if parts and (parts[0].is_alone or (len(parts) == 1 and not self._awaited())):
+            parts[0].is_alone = True
+            self._fetched = parts[0], self.workers.fetch(parts[0])
+
+    def _has_come(self, part: Task, fetch: Fetch) -> bool:
+        """Whether a sum is no longer on its way: it is here, is lost with its worker, or is to be asked for again."""
+        if part.number not in self.held:
+            fetch.cancel()
+            return True
+        if not fetch.done():
+            return False
+        failure = fetch.exception()
         self._failed_fetches = self._failed_fetches + 1 if failure else 0
-        self.put_back(task)  # should its worker be going, it is seen as lost, else it is asked for again
         if failure is None:
-            self._arrive(self.held.pop(part.number), task)
+            self._arrive(self.held.pop(part.number), fetch.result())
         elif self._failed_fetches > MAX_FETCHES:
             raise failure
+        return True
 
-    def _arrive(self, part: Task, fetched: Task) -> None:
+    def _arrive(self, part: Task, found: Sums) -> None:
         """The one place where sums enter the pass; a row that is in already, or twice in these, is refused."""
         self.job.done.add_all(RowSet(chain.from_iterable(part.groups)))
-        self.job.state = self.job.state.__iadd__(self.job.statistic.load(fetched.value["arrays"]))
-        self.job.dropped += fetched.value["dropped"]
+        self.job.state = self.job.state.__iadd__(self.job.statistic.load(found["arrays"]))
+        self.job.dropped += found["dropped"]
         self.job.source.note_unknown_levels(part.unknown)
         self.workers.release(part)
 

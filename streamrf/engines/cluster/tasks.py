@@ -6,7 +6,6 @@ result, and a result counts once because the driver uses it once.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -21,14 +20,13 @@ from distributed import Reschedule, get_worker
 from distributed.protocol import pickle
 from distributed.utils import sync
 
-from streamrf.data.open import open_source
+from streamrf.data.elsewhere import open_same
 from streamrf.data.partitions import Collection, Key, at_hand
 from streamrf.data.source import Block, Source, Span
 from streamrf.data.writers import Columns, PartSpec, open_part, write_blocks
 from streamrf.engines.base import STATES, Next, Pass
 from streamrf.engines.local import LocalEngine, read_pieces
-from streamrf.support import __version__, memory
-from streamrf.support.errors import MismatchError, StorageError
+from streamrf.support import memory
 from streamrf.support.threads import Threads
 
 ColumnsOf = Callable[[Block, Threads], Columns]  # what is written for a block
@@ -69,15 +67,6 @@ class Shared:
     every: float = 0.5  # seconds between two of a task
 
 
-def identity_of(source: Source, session: str) -> str:
-    """What a worker needs to open the same data; no row is among it.
-
-    It does so once in each ``session``: a later one sees data that was stored again meanwhile.
-    """
-    known = {"spec": source.spec(), "fingerprint": source.fingerprint(), "version": __version__}
-    return json.dumps({**known, "session": session}, sort_keys=True)
-
-
 _shared: dict[str, Shared] = {}  # by run
 _waits: Counter[str] = Counter()  # by run: times in a row that a task was sent back for want of room
 
@@ -109,7 +98,7 @@ def write_rows(run: str, rows: RowsToRead, partitions: list[Any], _: list[Sums])
 def forget(run: str) -> None:
     """A pass is over."""
     if _shared.pop(run, Shared((), None, "")).collections:  # a source keeps the partition that it read last
-        _open.cache_clear()
+        open_same.cache_clear()
 
 
 @contextmanager
@@ -122,7 +111,7 @@ def _working(
             _make_room(run, room)
         _limit_heaps_once()
         shared = _shared_by(run)
-        report, source = _Report(run, shared), _open(shared.source)
+        report, source = _Report(run, shared), open_same(shared.source, get_worker().address)
         known = Counter(source.unknown_levels)
         with Threads(get_worker().state.nthreads) as threads:
             yield shared, source, threads, report
@@ -174,24 +163,3 @@ def _shared_by(run: str) -> Shared:
             raise TaskCancelled
         _shared[run] = pickle.loads(sent)
     return _shared[run]
-
-
-@lru_cache(maxsize=4)
-def _open(identity: str) -> Source:
-    """The source of a run, opened once in each worker; it must be the very data the run was planned for."""
-    here, wanted = get_worker().address, json.loads(identity)
-    if wanted["version"] != __version__:
-        raise MismatchError(
-            f"worker {here} has streamrf {__version__} and the run was started by {wanted['version']}:"
-            " install the same version on both sides"
-        )
-    try:
-        source = open_source(**wanted["spec"])
-    except StorageError as error:
-        raise StorageError(f"on worker {here}, {error}: the data must be at the same place for every worker") from error
-    if source.fingerprint() != wanted["fingerprint"]:
-        raise MismatchError(
-            f"worker {here} finds other data at that place (fingerprint {source.fingerprint()[:12]}, expected"
-            f" {wanted['fingerprint'][:12]}): every worker must see the same files"
-        )
-    return source

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from distributed import Client, Future, KilledWorker, as_completed, span
 from distributed.protocol import pickle
@@ -26,11 +26,15 @@ from distributed.protocol import pickle
 from streamrf.engines.cluster.groups import Group
 from streamrf.engines.cluster.tasks import Shared, Sums, forget
 from streamrf.support.errors import BudgetError, ClusterError, InputError, MissingDependencyError, StreamRFError
+from streamrf.support.units import format_bytes
 
 LOOK_EVERY = 0.5  # seconds between two looks at the list of workers, and more where there are many
 FROZEN = 15.0  # seconds without a heartbeat before a worker counts as frozen; twice that for the next one
 NO_ANSWER = 30.0  # seconds before a scheduler counts as gone
 REPORTS = 100  # of all workers together in a second, at most
+
+
+Fetch: TypeAlias = ThreadFuture[Sums]  # a result on its way here
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,12 @@ class WorkerInfo:
 
 @dataclass(eq=False)
 class Task:
-    """Rows to do, with partial sums to add them to, or a sum to fetch. Once finished, it is a sum on a worker."""
+    """Rows to do, with partial sums to add them to. Once finished, it is a sum on a worker."""
 
     number: int
-    future: Any  # of Dask; of a thread for a fetch
+    future: Future
     groups: tuple[Group, ...] = ()  # its own rows; once it is finished, all that are in its result
     inputs: tuple[Task, ...] = ()  # sums that go into its result, until it is finished
-    is_fetch: bool = False
     called: float = 0.0  # since when the run wants its rows now, for a checkpoint or the end
     is_alone: bool = False  # no worker came to add it to others: it is to be fetched by itself
     submitted: float = 0.0
@@ -86,18 +89,11 @@ class Task:
     @property
     def is_lost(self) -> bool:
         """Whether the result, or one that it is made of, was there and is gone."""
-        gone = isinstance(self.future, Future) and self.future.status in ("lost", "cancelled")
-        return gone or any(part.is_lost for part in self.inputs)
+        return self.future.status in ("lost", "cancelled") or any(part.is_lost for part in self.inputs)
 
     def failure(self) -> BaseException | None:
         """Why a finished task has no result; None where it has one."""
-        succeeded = isinstance(self.future, Future) and self.future.status != "error"
-        return None if succeeded else self.future.exception()
-
-    @property
-    def value(self) -> Sums:
-        """What a fetch brought."""
-        return self.future.result()
+        return self.future.exception() if self.future.status == "error" else None
 
 
 class Workers:
@@ -113,8 +109,8 @@ class Workers:
         self.memory_limit: int | None = None  # the smallest among those that are alive, or were last
         self._numbers = itertools.count()
         self._open: dict[int, Task] = {}  # by number
-        self._fetches: dict[int, Task] = {}
         self._completed = as_completed(loop=client.loop)
+        self._fetch: Fetch | None = None  # that nobody has been told of
         self._beats: dict[str, float] = {}  # the newest heartbeat of each worker
         self._silent: Counter[str] = Counter()  # looks since
         self._silence, self._looked = FROZEN, float("-inf")
@@ -137,7 +133,7 @@ class Workers:
                 raise
             raise scheduler_gone(client) from error
         finally:
-            for task in (*workers._open.values(), *workers._fetches.values()):
+            for task in list(workers._open.values()):
                 workers.release(task)
             if client.status == "running":
                 client.unsubscribe_topic(topic)
@@ -216,27 +212,26 @@ class Workers:
         self._open |= zip(numbers, tasks, strict=True)
         return tasks
 
-    def fetch(self, task: Task) -> Task:
+    def fetch(self, task: Task) -> Fetch:
         """Bring a result here, straight from its worker where that can be reached; nothing waits for it meanwhile."""
-        gathered = self._ask(self.client.gather(task.future, direct=True, asynchronous=True))
-        fetch = Task(next(self._numbers), gathered, is_fetch=True)
-        self._fetches[fetch.number] = fetch
-        return fetch
+        self._fetch = self._ask(self.client.gather(task.future, direct=True, asynchronous=True))
+        return self._fetch
 
     def finished(self, seconds: float) -> list[Task]:
-        """Tasks that came to an end, good or bad; waits this long for the first."""
+        """Tasks that came to an end, good or bad; waits this long for the first, or for a fetch."""
         deadline = time.monotonic() + seconds
         while True:
-            time.sleep(pause_for(len(self.alive)))
+            time.sleep(min(seconds, pause_for(len(self.alive))))
             numbers = [future.key[1] for future in self._completed.next_batch(block=False)]
             tasks = [self._open[number] for number in numbers if number in self._open]
-            tasks += [task for task in self._fetches.values() if task.future.done()]
+            if self._fetch and self._fetch.done():
+                self._fetch, deadline = None, 0.0
             if tasks or time.monotonic() >= deadline:
                 return tasks
 
     def release(self, task: Task) -> None:
         """Nobody waits for this any longer: a running task stops at its next check, a result is freed."""
-        task.future.cancel() if self._fetches.pop(task.number, None) else task.future.release()
+        task.future.release()
         self._open.pop(task.number, None)
 
 
@@ -245,20 +240,24 @@ def pause_for(workers: int) -> float:
     return 0.005 + 5e-5 * workers
 
 
-def explain(failure: BaseException, task: Task, limit: str) -> BaseException:
+def explain(failure: BaseException, task: Task, limit: int | None) -> BaseException:
     """What the error of a task means for the run; errors of ours say it themselves."""
     if isinstance(failure, KilledWorker):
         first, *_ = (group for each in (task, *task.inputs) for group in each.groups)
         return ClusterError(
             f"several workers were lost, one after the other, over rows {first[0].start:,} to {first[-1].stop - 1:,}:"
-            f" most likely each ran out of memory ({limit}); give the workers more memory, use fewer workers on a"
-            " machine, or lower `D`"
+            f" most likely each ran out of memory ({limited(limit)}); give the workers more memory, use fewer"
+            " workers on a machine, or lower `D`"
         )
     if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] == "streamrf":
         return MissingDependencyError("a worker has no streamrf: install the same version there")
     if isinstance(failure, MemoryError) and not isinstance(failure, BudgetError):
         return BudgetError(f"worker {task.home} ran out of memory ({failure}): give it more, or lower `D`")
     return failure
+
+
+def limited(memory: int | None) -> str:
+    return f"the limit of a worker is {format_bytes(memory)}" if memory else "they have no limit of their own"
 
 
 def scheduler_gone(client: Client) -> ClusterError:
