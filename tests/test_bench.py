@@ -165,6 +165,8 @@ def test_cluster(toys):
     assert engines["overhead"] == engines["seconds"]["two workers"] / engines["seconds"]["two threads"]
     sizes = [(table["rows"], table["chunks"]) for table in chunks["tables"].values()]
     assert sizes == [(400, 2), (4000, 20), (4000, 2)]
+    few, many, _ = chunks["tables"].values()
+    assert chunks["cpu_ratio"] == many["cpu"] / few["cpu"] > 0
     collected = cells["collections"]
     rates = collected["rows_per_second"]
     assert collected["same_model"]
@@ -181,6 +183,8 @@ def test_scaling(toys):
     shown = toys("scaling")[1]
     assert sum(line.startswith("| --- |") for line in shown.splitlines()) == len(page.scaled.TABLES)
     assert "10 workers" in shown
+    times = cells_of(toys, "scaling")["simulated"]["times"]["2000"]["10"]
+    assert f"simulated, busy: {times['ideal'] / times['seconds']:.3g} (at least 0.8)" in shown
     assert "docs/scaling.md" in CliRunner().invoke(bench.main, ["scaling", "--help"]).output
 
 

@@ -29,6 +29,7 @@ MINUTES = "about 3 minutes"
 DEFAULTS = {"rows": 100_000_000, "measured": (250, 500, 1000, 2000, 5000), "sizes": (500, 2000, 5000, 20_000),
             "workers": (1, 10, 100, 1000), "tasks": 500}  # fmt: skip
 TOYS = {"rows": 1_000_000, "measured": (64, 128), "sizes": (500, 2000), "workers": (1, 10), "tasks": 20}
+LIMITS = {"busy": ("at least", 0.8)}
 INPUTS = 54
 
 
@@ -120,7 +121,10 @@ def cluster_rates(D: int, tasks: int) -> dict[str, float]:
 
 
 def simulated(constants: dict[str, Any], s: SimpleNamespace) -> Cell:
-    """Passes at several D on several numbers of workers, and at D = 2,000 on workers of unequal speed."""
+    """Passes at several D on several numbers of workers, and at D = 2,000 on workers of unequal speed.
+
+    ``busy`` is the share of their time that most workers spend on rows at D = 5,000.
+    """
     times = {
         str(D): {str(count): simulate(Costs.at(constants, D), s.rows, speeds_of(count)) for count in s.workers}
         for D in s.sizes
@@ -133,4 +137,6 @@ def simulated(constants: dict[str, Any], s: SimpleNamespace) -> Cell:
         name: {**simulate(costs, s.rows, values), "even_shares": even_shares(costs, s.rows, values)}
         for name, values in speeds.items()
     }
-    return {"ok": True, "rows": s.rows, "times": times, "balance": balance, "balance_workers": hundred}
+    most = times[str(5000 if 5000 in s.sizes else max(s.sizes))][str(max(s.workers))]
+    busy = most["ideal"] / most["seconds"]
+    return {"ok": True, "rows": s.rows, "times": times, "busy": busy, "balance": balance, "balance_workers": hundred}
