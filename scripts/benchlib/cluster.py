@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from benchlib.collected import compare_collections, grow
+from benchlib.collected import compare_collections, cpu_seconds, grow
 from benchlib.context import Context
 from benchlib.parts import gram
 from benchlib.results import Cell, Results
@@ -94,12 +94,6 @@ def time_pass(engine: Engine, statistic: Any, source: Source) -> Timed:
     state = engine.run(Pass.start(statistic, source), watch)
     seconds = time.perf_counter() - start
     return Timed(seconds, state.digest(), most - before, cpu_seconds(engine) - cpu)
-
-
-def cpu_seconds(engine: Engine) -> float:
-    """Of all that take part: on a machine that others use, it says more than the clock."""
-    there = engine.client.run(time.process_time).values() if isinstance(engine, ClusterEngine) else ()
-    return time.process_time() + sum(there)
 
 
 def time_in_turns(engines: dict[str, Engine], statistic: Any, source: Source, repeats: int) -> dict[str, list[Timed]]:
