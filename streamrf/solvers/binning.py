@@ -163,6 +163,8 @@ class Binning(Solver):
             return
         if groups.place.stage == CHOOSE or groups.place.chosen is None:
             groups.run(CHOOSE, MIXTURES, STEPS, score)
+            groups.spare.clear()
+            memory.give_back()  # steps of the mixtures, which are more than one group may have
         assert groups.place.chosen is not None
         groups.run(SEARCH, most, groups.place.chosen)
 
