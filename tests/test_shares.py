@@ -78,3 +78,44 @@ def test_numbers_have_shares_of_their_own_for_each_output() -> None:
     found, intercept = squared_shares(scores, truth, np.full(N, 1 / N))
     np.testing.assert_allclose(found, [[1, 0], [0, 3]], atol=1e-9)
     np.testing.assert_allclose(intercept, [5, -2], atol=1e-9)
+
+
+def test_a_long_tail_does_not_say_that_all_members_fall_short() -> None:
+    """One row of a value that nothing foretells, where the prediction is large."""
+    rng = np.random.default_rng(4)
+    level = np.exp(rng.standard_normal(400))
+    truth = level + 0.3 * rng.standard_normal(400)
+    members = np.stack([level, level + 0.3 * rng.standard_normal(400)])[:, :, None]
+    share = np.full(400, 1 / 400)
+    assert squared_shares(members, truth[:, None], share)[0].sum() == pytest.approx(1.0, abs=0.02)
+    truth[level.argmax()] *= 5
+    plain = scipy.optimize.nnls((members[:, :, 0] - members[:, :, 0].mean(axis=1)[:, None]).T, truth - truth.mean())[0]
+    assert plain.sum() > 1.4
+    assert squared_shares(members, truth[:, None], share)[0].sum() < 1 + 0.5 * (plain.sum() - 1)
+
+
+@pytest.mark.parametrize("share", [0.6, 1.5])
+def test_members_that_fall_short_or_go_too_far_are_put_right(share: float) -> None:
+    rng = np.random.default_rng(5)
+    level = rng.standard_normal(N)
+    truth = share * level + 0.2 * rng.standard_normal(N)
+    found, _ = squared_shares(level[None, :, None], truth[:, None], np.full(N, 1 / N))
+    assert found[0, 0] == pytest.approx(share, rel=0.05)
+
+
+def test_weights_are_copies() -> None:
+    rng = np.random.default_rng(6)
+    scores, noise = rng.standard_normal((2, 300, 1)), rng.standard_normal((300, 1))
+    truth, codes = scores.sum(axis=0) + noise, (scores[0, :, 0] + noise[:, 0] > 1).astype(int)
+    copies = rng.integers(0, 4, 300)
+    weighted = copies / copies.sum()
+    repeated = np.repeat(np.arange(300), copies)
+    equal = np.full(len(repeated), 1 / len(repeated))
+    numbers = squared_shares(scores, truth, weighted), squared_shares(scores[:, repeated], truth[repeated], equal)
+    classes = (
+        class_shares(scores, codes, weighted, [True, False]),
+        class_shares(scores[:, repeated], codes[repeated], equal, [True, False]),
+    )
+    for one, other, close in ((*numbers, 1e-9), (*classes, 1e-4)):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=close)

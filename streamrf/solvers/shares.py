@@ -12,6 +12,7 @@ import scipy
 
 STIFFNESS = 1e-6  # of shares in units of the members' spread: classes that scores tell apart have finite ones
 FIRMNESS = 0.03  # that holds intercepts near the frequencies of the classes, as so many of the rows would
+SUM_FIRMNESS = 0.3  # likewise of the sum of shares of numbers, in units of what residuals leave in doubt
 LEAST_FREQUENCY = 1e-4  # of a class that no row has
 
 
@@ -21,9 +22,22 @@ def squared_shares(scores: np.ndarray, truth: np.ndarray, share: np.ndarray) -> 
     count = np.sqrt(share)[:, None]
     centre, level = np.einsum("n,mnk->mk", share, scores), share @ truth
     scores, truth = (scores - centre[:, None]) * count, (truth - level) * count
-    found = [scipy.optimize.nnls(scores[:, :, k].T, truth[:, k])[0] for k in range(truth.shape[1])]
+    found = [_near_one(scores[:, :, k].T, truth[:, k], share) for k in range(truth.shape[1])]
     shares = np.stack(found, axis=1)
     return shares, level - (shares * centre).sum(axis=0)
+
+
+def _near_one(Z: np.ndarray, y: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Shares (members,) whose sum stays near one where large residuals meet large predictions: of a target with a long
+    tail, a few of the largest values decide by chance how far members fall short of all others."""
+    found = scipy.optimize.nnls(Z, y)[0]
+    predicted, residuals = Z @ found, y - Z @ found
+    moved = float(predicted @ predicted)
+    if not moved > 0:
+        return found
+    counted = np.maximum(share, np.finfo(np.float64).tiny)  # rows of no weight are zero in both
+    doubt = np.sqrt(SUM_FIRMNESS * float((predicted * residuals) ** 2 @ (1 / counted)) / moved)
+    return scipy.optimize.nnls(np.vstack([Z, np.full(Z.shape[1], doubt)]), np.append(y, doubt))[0]
 
 
 def class_shares(
