@@ -18,6 +18,7 @@ from streamrf.recipe import Recipe
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Interrupted, Reporter
 from streamrf.support.threads import Threads
+from streamrf.training.pilot import kernel
 from streamrf.training.pilot.choice import Choice
 from streamrf.training.pilot.kernel import KernelPilot
 from streamrf.training.pilot.room import WHOLE, Room
@@ -221,3 +222,24 @@ def test_ridges_behind_a_rise_are_not_solved_for(start, monkeypatch):
     np.testing.assert_allclose(found.error, wanted.error, rtol=1e-9)
     assert len(solved) < len(ridges)
     assert fits.downhill(slabs, 4.0, ridges, start, 0.0).ridge == start
+
+
+def rotated(rows: int, noise: float, d: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Classes by one direction across all columns, that noise hides more or less."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, d))
+    return X, (np.sin(2 * X.sum(axis=1) / np.sqrt(d)) + noise * rng.normal(size=rows) > 0).astype(int)
+
+
+def test_of_few_rows_a_full_metric_must_be_surely_better(monkeypatch):
+    found = piloted(*rotated(800, 0.2))
+    assert found.notes["learning"]["metric"]["form"] == "full"
+    assert found.metric is not None
+    X, y = rotated(800, 0.2)
+    monkeypatch.setattr(kernel, "SURE", 1e9)
+    refused = piloted(X, y)
+    assert refused.notes["learning"]["metric"]["form"] == "none"
+    assert refused.metric is None
+    assert piloted(X, y, metric="full").metric is not None  # as was asked
+    monkeypatch.setattr(kernel, "SMALL_ROWS", 800)
+    assert piloted(X, y).metric is not None

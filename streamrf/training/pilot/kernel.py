@@ -39,10 +39,11 @@ from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import AUTO, LANDMARKS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeTrial
+from streamrf.solvers.stacking import SMALL_ROWS
 from streamrf.support.progress import Reporter
 from streamrf.support.threads import ALONE, Threads
 from streamrf.training.pilot.choice import MOST_SHOWN, RIDGES, Choice, Trial
-from streamrf.training.pilot.judging import MORE_ROWS, SET_THEM, Certainty, judge_of
+from streamrf.training.pilot.judging import MORE_ROWS, SET_THEM, SURE, Certainty, judge_of, standard_errors
 from streamrf.training.pilot.log import TrialLog
 from streamrf.training.pilot.metric import describe, forms_for
 from streamrf.training.pilot.precision import Rounding, bearable_in_run
@@ -124,7 +125,7 @@ class KernelPilot:
         scaling = min(found, key=lambda each: each.error).scaling
         found = [each for each in found if each.scaling == scaling]
         if self.recipe.metric != NONE and self._fits(scaling).enough:
-            found += self._stretched(scaling, found)
+            found += self._better(self._stretched(scaling, found), found)
         finalists = sorted(found, key=lambda each: each.error)[:FINALISTS]
         finalists = self._with_all_rows(finalists)
         best = min(finalists, key=lambda each: each.error)
@@ -190,6 +191,20 @@ class KernelPilot:
         self.factors[metric.form] = metric.factor
         kernels = [kernel for kernel in self._kernels if metric.form != FULL or PROFILES[kernel].norm == 2]
         return self._searched_at([(scaling, kernel, metric.form) for kernel in kernels])
+
+    def _better(self, stretched: list[Candidate], plain: list[Candidate]) -> list[Candidate]:
+        """Those with a metric, but for a full one that may be better by chance where rows are few: it has as many
+        numbers as squared columns, and the rows that judge it will also say how much of the landmarks is taken."""
+        if not stretched or self.rows >= SMALL_ROWS or self.learning["asked"] == FULL:
+            return stretched
+        best, other = (min(some, key=lambda each: each.error) for some in (stretched, plain))
+        if best.form != FULL or best.fit.losses is None or other.fit.losses is None:
+            return stretched
+        gap, _ = standard_errors(best.fit.losses, other.fit.losses, self._fits(best.scaling).judging)
+        if gap >= SURE:
+            return stretched
+        self.learning["form"] = NONE
+        return []
 
     def _searched_at(self, asked: list[tuple[str, str, str]]) -> list[Candidate]:
         """Scalings, kernels and forms of a metric, at their best widths on few rows."""
