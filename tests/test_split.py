@@ -1,6 +1,7 @@
 """The wall between choosing and judging: roles of rows, and figures of rows that chose nothing."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ from streamrf.data.split import CHOOSE, FIT, JUDGE, Split, from_ordered, group_k
 from streamrf.models.model import Model
 from streamrf.models.uncertainty import Posterior, attach_posterior
 from streamrf.recipe import Recipe
+from streamrf.solvers.judging import by_role
+from streamrf.statistics.holdout import SampleState
 from streamrf.statistics.intervals import Judges, mean_interval, number_intervals, share_interval
 from streamrf.support.errors import InputError
 from streamrf.support.progress import Reporter
@@ -444,3 +447,29 @@ def test_every_row_has_one_turn():
     assert (split.all_choose().roles(block) == np.where(judges, JUDGE, CHOOSE)).all()
     older = {name: value for name, value in split.to_json().items() if name != "choose_at"}
     assert Split.from_json(older) == split
+
+
+def test_rows_held_out_are_in_memory_once():
+    """Put in order and handed to those who choose and judge, block by block: much of the peak of wide tables."""
+    rng = np.random.default_rng(0)
+    split = Split(judge=0.5, choose=0.5, seed=0)
+    X = rng.normal(size=(8000, 200))
+    wanted = [X[split.roles(Block(X, None, np.arange(8000))) == role] for role in (CHOOSE, JUDGE)]
+
+    def state():
+        order = rng.permutation(80)  # as workers bring them
+        numbers = np.arange(8000).reshape(80, 100)[order]
+        return SampleState([Block(X[each], np.zeros((100, 1)), each) for each in numbers])
+
+    assert np.array_equal(state().table().X, X)
+    tracemalloc.start()
+    try:
+        held = state()
+        tracemalloc.reset_peak()
+        choose, judge = by_role(split, held)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held.rows == 0
+    assert [np.array_equal(part.X, rows) for part, rows in zip((choose, judge), wanted, strict=True)] == [True, True]
+    assert peak < 1.6 * X.nbytes

@@ -112,7 +112,7 @@ class Boosted(Solver):
         return self.passes.sum(Holdout(rows, self.run.split, self.run.shard_starts))
 
     def _grown(self, state: HoldoutState[CodedState]) -> Fitted:
-        choosing, judges = by_role(self.run.split, state.holdout)
+        choosing, judges = by_role(self.run.split, SampleState([*state.holdout.blocks]))
         coded, digest = state.sums.kept.table(), hashlib.sha256(bytes.fromhex(state.sums.digest()))
         state.sums.kept = SampleState()  # which would be in memory twice
         if coded is None:  # of a handful of rows all may be held out

@@ -33,7 +33,7 @@ from streamrf.solvers.preconditioners import NystromFactor, SampleFactor, Sample
 from streamrf.solvers.settings import SolverSettings
 from streamrf.statistics.gradient import KEPT_BYTES, Gradient, GradientState, Pull
 from streamrf.statistics.gradient_kernels import KeptFeatures
-from streamrf.statistics.holdout import Holdout, HoldoutState, under
+from streamrf.statistics.holdout import Holdout, HoldoutState, SampleState, under
 from streamrf.statistics.losses import ScorePull, TargetPull
 from streamrf.statistics.scores import Calibration, Weights
 from streamrf.support.errors import DataError
@@ -182,7 +182,7 @@ class IterativeSolver(Solver):
         self._summed = state.sums.rows
         self._fixed |= {OPENING + name: array for name, array in state.arrays().items()}
         self.moments = CentredMoments.from_state(state.sums, gradient, self.pipeline.map, self.pipeline.coding)
-        self.holdout, self.judges = by_role(self.run.split, state.holdout)
+        self.holdout, self.judges = by_role(self.run.split, SampleState([*state.holdout.blocks]))
         self.sample = state.sample.table()
         return state
 

@@ -23,13 +23,13 @@ Unseen = tuple[Weights, Block]  # weights, and rows (with coded targets) that th
 
 
 def by_role(split: Split, holdout: SampleState) -> tuple[Block | None, Block | None]:
-    """The rows that choose, and those that judge. A run that an older version began had only rows that did both."""
-    rows = holdout.table()
-    if rows is None or not split.judge > 0:
+    """The rows that choose, and those that judge, which ``holdout`` has no more then. A run that an older version began
+    had only rows that did both."""
+    if not split.judge > 0:
+        rows = holdout.table()
         return rows, rows
-    roles = split.roles(rows)
-    choose, judge = (rows.take(roles == role) if (roles == role).any() else None for role in (CHOOSE, JUDGE))
-    return choose, judge
+    choose, judge = holdout.handed_out(split.roles, (CHOOSE, JUDGE))
+    return choose.table(), judge.table()
 
 
 def judge(

@@ -124,7 +124,8 @@ class Stacking(Solver):
             return self._blended(done, fitted.choosing, fitted.judges, fitted.rows)
         split = self.run.split.all_choose()
         held = MemberPasses(self.passes, len(self.map.members), done).sum(HeldRows(self.pipeline.coding, split))
-        return self._blended(done, *by_role(split, held), held.rows)
+        rows = held.rows
+        return self._blended(done, *by_role(split, held), rows)
 
     def _now_has(self, number: int, map: FeatureMap | None) -> None:
         """Which features a member has may be known only once it is solved."""

@@ -6,13 +6,14 @@ A ``Split`` says which rows are held out, and in which fold each is: any order a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from streamrf.data.hashing import hash_values
-from streamrf.data.source import Block, joined
+from streamrf.data.source import Block
 from streamrf.data.split import Split, chosen_rows, value_factors
 from streamrf.features.targets import TargetCoding
 from streamrf.statistics.base import CountedState, State, Statistic
@@ -40,9 +41,19 @@ class SampleState(State):
         if not self.blocks:
             return None
         if len(self.blocks) > 1 or (np.diff(self.blocks[0].index) < 0).any():
-            whole = joined(self.blocks)
-            self.blocks = [whole.take(np.argsort(whole.index, kind="stable"))]
+            self.blocks = [in_row_order(self.blocks)]
         return self.blocks[0]
+
+    def handed_out(self, part_of: Callable[[Block], np.ndarray], parts: tuple[int, ...]) -> list[SampleState]:
+        """The rows of each part in a state of its own. This one is empty then, so that no row is in memory twice."""
+        states = [SampleState() for _ in parts]
+        while self.blocks:
+            block = self.blocks.pop()
+            place = part_of(block)
+            for part, state in zip(parts, states, strict=True):
+                if (place == part).any():
+                    state.blocks.append(block.take(place == part))
+        return states
 
     def __iadd__(self, other: SampleState) -> Self:
         self.blocks = self.blocks + other.blocks
@@ -69,6 +80,33 @@ class SampleState(State):
             return cls()
         y, weights, key = (arrays.get(f"sample.{name}") for name in ("y", "weights", "key"))
         return cls([Block(arrays["sample.X"], y, arrays["sample.index"], weights, key)])
+
+
+def in_row_order(blocks: list[Block]) -> Block:
+    """The rows of all blocks by their numbers. A block is released once it is copied: the list is empty then."""
+    numbers = np.concatenate([block.index for block in blocks])
+    places = np.empty(len(numbers), np.int64)
+    places[np.argsort(numbers, kind="stable")] = np.arange(len(numbers))
+    whole = Block(*(_space([getattr(block, name) for block in blocks], len(numbers)) for name in _PARTS))
+    stop = len(numbers)
+    while blocks:
+        block = blocks.pop()
+        rows = places[stop - len(block) : stop]
+        stop -= len(block)
+        for name in _PARTS:
+            if (array := getattr(whole, name)) is not None:
+                array[rows] = getattr(block, name)
+    return whole
+
+
+_PARTS = ("X", "y", "index", "weights", "key")
+
+
+def _space(parts: list[Any], rows: int) -> Any:
+    """For so many rows of arrays that are alike."""
+    if parts[0] is None:
+        return None
+    return np.empty((rows, *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
 
 
 PIECE = 1024  # rows hashed by a thread at a time
