@@ -80,6 +80,8 @@ def test_a_coding_is_told_in_words():
     )
     alone = learned(PEOPLE.select(["city"]), categories="onehot")
     assert alone.describe() == "1 column becomes 3 features (1 one-hot category)"
+    one = learned(pa.table({"x": [1.0, 2.0]}), missing="median")
+    assert one.describe() == "1 column becomes 1 feature (1 number)"
 
 
 def test_ordinals_are_places_in_sorted_order():

@@ -194,7 +194,8 @@ class Columns:
         parts = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
         become = "column becomes" if len(self.columns) == 1 else "columns become"
         left = f"; left out: {', '.join(name for name, _ in self.left_out)}" if self.left_out else ""
-        return f"{len(self.columns)} {become} {self.width} features ({', '.join(parts)}){left}"
+        features = "feature" if self.width == 1 else "features"
+        return f"{len(self.columns)} {become} {self.width} {features} ({', '.join(parts)}){left}"
 
     def to_json(self) -> JSON:
         document: JSON = {"dtype": self.dtype, "columns": [column.to_json() for column in self.columns]}
