@@ -13,7 +13,7 @@ from typing import Any
 from streamrf.features.fourier import Learning
 from streamrf.features.settings import ANY, BINNING, BLEND, DEFAULT_D, LANDMARKS, TREES
 from streamrf.solvers import registry  # noqa: F401 (whose solvers a recipe can name)
-from streamrf.solvers.settings import SolverSettings
+from streamrf.solvers.settings import SolverSettings, solvers_for
 from streamrf.support.errors import FileFormatError, InputError
 from streamrf.support.settings import AUTO, NONE, setting
 from streamrf.support.storage import safejson
@@ -88,12 +88,12 @@ class Recipe(SolverSettings):
 
     @property
     def can_be_binned(self) -> bool:
-        """Whether random binning has all the other settings."""
+        """Whether random binning, in a blend, has all the other settings."""
         try:
             self.with_(map=BINNING)
         except InputError:
             return False
-        return True
+        return bool(solvers_for(self.loss, BLEND))
 
     def as_fourier(self) -> Recipe:
         """This recipe where only Fourier features will do: their sums can be added and subtracted."""

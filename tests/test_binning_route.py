@@ -249,7 +249,7 @@ def test_bits_do_not_depend_on_how_many_outputs_share_passes(group, monkeypatch,
     recipe = FIXED.with_(length_scale=1.0)
     reference = train(ArraySource(rows, codes), recipe, ALONE)
     assert reference.plan.outputs_at_once == 5
-    monkeypatch.setattr(binning, "_outputs_at_once", lambda plan, bins: group)
+    monkeypatch.setattr(binning, "_outputs_at_once", lambda plan, parts: group)
     grouped = train(ArraySource(rows, codes), recipe, Settings(threads=2))
     assert grouped.plan.passes > 10 * (5 // group)
     assert bits(grouped.model) == bits(reference.model)

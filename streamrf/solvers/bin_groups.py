@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 
 from streamrf.data.source import Block
-from streamrf.data.split import NONE_HELD, Split, different_rows
-from streamrf.features.binning.index_cache import BinIndexer, BinIndexSource
 from streamrf.features.binning.normal import add_values, scores
-from streamrf.features.binning.numbering import Numbering
-from streamrf.features.pipeline import Pipeline
 from streamrf.features.targets import CLASSIFICATION
-from streamrf.solvers.base import Run
+from streamrf.solvers.bin_stages import CHOOSE, JOIN, SEARCH, STEPS_OF_FEW, BinningRun, Opened, Place, Stages
 from streamrf.solvers.bin_steps import (
     BinSteps,
+    Products,
     Score,
     StepsState,
     in_integers,
@@ -30,112 +25,18 @@ from streamrf.solvers.bin_steps import (
     size_of,
     take_away,
 )
-from streamrf.solvers.judging import as_read, by_role, shares, weighed
-from streamrf.solvers.passes import Kept, Passes
-from streamrf.statistics.bins import BinSums, BinSumsState, RowIntegers
-from streamrf.statistics.holdout import SampleState, under
-from streamrf.statistics.scores import Calibration, Weights
-from streamrf.support.errors import DataError
-from streamrf.support.progress import Reporter
-from streamrf.support.threads import Threads
+from streamrf.solvers.judging import as_read, shares, weighed
+from streamrf.solvers.passes import Kept
+from streamrf.statistics.bins import BinSums, BinSumsState
 
-CHOOSE, SEARCH, JOIN, BLIND = "choose", "search", "join", "blind"
 MIXTURES = 3  # of classes, that choose the number of steps
-STEPS_OF_FEW = 4  # that are made again with all rows
-STEPS, FOUND, CENTRE, DIAGONAL = "steps.", "found", "centre", "diagonal"
-SLOPE, SHIFT = "calibration.slope", "calibration.shift"
-UNSEEN, UNSEEN_CENTRE = "unseen.coefficients", "unseen.intercept"
-
-
-class BinningRun(Protocol):
-    """What is solved, and with what."""
-
-    run: Run
-    pipeline: Pipeline  # whose bins are numbered
-    indexer: BinIndexer
-    rows: RowIntegers
-    passes: Passes
-    threads: Threads
-    reporter: Reporter
-
-    @property
-    def first_ridge(self) -> float: ...
+DIAGONAL = "diagonal"
 
 
 @dataclass
-class Opened:
-    """What the first pass brought: which bins have rows, how many rows are to fit, and those that were held out."""
-
-    numbering: Numbering
-    fitted: int
-    holdout: Block | None
-
-    @property
-    def rows(self) -> int:
-        return self.fitted + (0 if self.holdout is None else len(self.holdout))
-
-    def by_role(self, split: Split) -> tuple[Block | None, Block | None]:
-        """Those that choose, and those that judge."""
-        return by_role(split, SampleState([] if self.holdout is None else [self.holdout]))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must hold."""
-        sample = SampleState([] if self.holdout is None else [self.holdout])
-        return {
-            "occupied": self.numbering.words, "fitted": np.array([self.fitted], np.int64), **sample.arrays()
-        }  # fmt: skip
-
-    @classmethod
-    def load(cls, arrays: dict[str, np.ndarray]) -> Opened:
-        return cls(Numbering(arrays["occupied"]), int(arrays["fitted"][0]), SampleState.load(arrays).table())
-
-
-@dataclass
-class Verdict:
-    """What the rows held out say of weights that have not seen them."""
-
-    calibration: Calibration | None = None
-    metrics: dict[str, Any] | None = None
-    unseen: Weights | None = None  # the weights themselves, where they are wanted
-
-    def to_parts(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        document: dict[str, Any] = {"metrics": self.metrics}
-        arrays: dict[str, np.ndarray] = {}
-        if self.calibration is not None:
-            document |= {"threshold": self.calibration.threshold, "bend": self.calibration.bend}
-            arrays |= {SLOPE: self.calibration.slope, SHIFT: self.calibration.shift}
-        if self.unseen is not None:
-            document["ridge"] = self.unseen.ridge
-            arrays |= {UNSEEN: self.unseen.coefficients, UNSEEN_CENTRE: self.unseen.intercept}
-        return document, arrays
-
-    @classmethod
-    def from_parts(cls, document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Verdict:
-        found = cls(metrics=document["metrics"])
-        if "threshold" in document:
-            found.calibration = Calibration(arrays[SLOPE], arrays[SHIFT], document["threshold"], document["bend"])
-        if "ridge" in document:
-            found.unseen = Weights(arrays[UNSEEN], arrays[UNSEEN_CENTRE], document["ridge"])
-        return found
-
-
-@dataclass
-class Place:
-    """Small facts of where a run stands."""
-
-    stage: str = SEARCH
-    done: int = 0  # outputs of this stage
-    weight: float = 1.0  # mean weight of the rows of this stage
+class GroupPlace(Place):
     chosen: int | None = None  # steps that all classes make
     steps: dict[str, list[int]] = field(default_factory=dict)  # by output: steps of the search, and the best one
-    digests: dict[str, str] = field(default_factory=dict)  # of the sums over all rows, by output
-
-    def digest(self, numbering: Numbering) -> str:
-        """SHA-256 of all exact sums: equal digests mean equal bits."""
-        sha = hashlib.sha256(numbering.words.tobytes())
-        for name in sorted(self.digests):
-            sha.update(f"{name}:{self.digests[name]};".encode())
-        return sha.hexdigest()
 
 
 def mixing_signs(classes: int, seed: int) -> np.ndarray:
@@ -147,27 +48,15 @@ def mixing_signs(classes: int, seed: int) -> np.ndarray:
     return signs
 
 
-class Groups:
+class Groups(Stages[GroupPlace]):
     """All outputs, stage after stage. It is the system that the steps of one group solve, a pass for each product."""
 
+    place_of = GroupPlace
+
     def __init__(self, solver: BinningRun, opened: Opened, kept: Kept | None) -> None:
-        self.solver, self.opened, self.map = solver, opened, solver.indexer.map
-        self.source = BinIndexSource(solver.run.source, solver.indexer)
-        self.spare: list[np.ndarray] = []
-        self.steps: BinSteps | None = None
-        self.place, self.verdict, resumed = Place(), Verdict(), None
-        outputs, bins = solver.pipeline.coding.outputs, self.map.n_features
-        self.signs = mixing_signs(outputs, solver.run.recipe.seed)
-        if kept:
-            document, arrays = kept.document, kept.arrays
-            self.place, self.verdict = Place(**document["place"]), Verdict.from_parts(document["verdict"], arrays)
-            self.found, self.centre, self.diagonal = (np.array(arrays[name]) for name in (FOUND, CENTRE, DIAGONAL))
-            saved = under(arrays, STEPS)
-            resumed = StepsState.load(saved) if saved else None
-        else:
-            self.found, self.centre = np.zeros((outputs, bins), np.float32), np.zeros(outputs)
-            self.diagonal = np.zeros(0, np.float32)
-        self._resumed = resumed
+        super().__init__(solver, opened, kept)
+        self.signs = mixing_signs(len(self.found), solver.run.recipe.seed)
+        self.weights_of_bins = np.array(kept.arrays[DIAGONAL]) if kept else np.zeros(0, np.float32)
 
     @property
     def mixes(self) -> bool:
@@ -183,7 +72,7 @@ class Groups:
             if stage == JOIN:
                 self._add_held_out()
         while place.done < outputs:
-            self.steps = self._resume() or self._begin(np.arange(place.done, min(place.done + most, outputs)))
+            self.steps = self._resume(self.found) or self._begin(np.arange(place.done, min(place.done + most, outputs)))
             self.steps.run(limits, score)
             place.done, self.steps = int(self._group[-1]) + 1, None
 
@@ -203,6 +92,12 @@ class Groups:
         back: more of them would fit noise, and calibration, shares and figures are of as many."""
         return self._best <= STEPS_OF_FEW
 
+    def facts(self, more: int) -> dict[str, int]:
+        """Steps that were made, ``more`` of them with all rows, and the one that rows held out liked best."""
+        place = self.place
+        steps, best = np.array(list(place.steps.values())).reshape(-1, 2).max(axis=0).tolist()
+        return {"steps": steps + (more if place.stage == JOIN else 0), "best_step": best}
+
     def _tell(self, output: int, steps: int, best: int) -> None:
         place = self.place
         if place.stage == JOIN or (place.stage == SEARCH and place.chosen is not None):
@@ -217,44 +112,10 @@ class Groups:
 
     # -- one group
 
-    @property
-    def _split(self) -> Split:
-        return self.solver.run.split if self._apart else NONE_HELD
-
-    @property
-    def _apart(self) -> bool:
-        """Whether some rows are held out at this stage."""
-        return self.place.stage in (CHOOSE, SEARCH)
-
-    def _counted(self, *, apart: bool) -> int:
-        """The rows that a mean weight is of. One of weight 0 is none and copies are one, so that a row of weight 2 is
-        as good as two of them."""
-        run, opened = self.solver.run, self.opened
-        counted = run.split.counted
-        if counted is None or (run.weighting.plain and counted >= opened.rows):  # some of which had NaN
-            return opened.fitted if apart else opened.rows
-        return max(1, counted - (self._held if apart else 0))
-
-    @cached_property
-    def _held(self) -> int:
-        """Different rows that are held out and weigh something."""
-        held = self.opened.holdout
-        if held is None:
-            return 0
-        return different_rows(held if held.weights is None else held.take(held.weights > 0))
-
-    def _resume(self) -> BinSteps | None:
-        """Where an earlier run was stopped."""
-        if self._resumed is None:
-            return None
-        state, self._resumed = self._resumed, None
-        self._group = np.array(self.solver.passes.kept.document["group"]) if self.solver.passes.kept else state.outputs
-        return BinSteps(self, state, self.found, self.solver.threads, self._tell)
-
     def _begin(self, outputs: np.ndarray) -> BinSteps:
         """From sums of weights and targets: at zero, or at what the search found."""
         rows, self._group = self.solver.rows, outputs
-        weigh, joins = not len(self.diagonal), self.place.stage == JOIN
+        weigh, joins = not len(self.weights_of_bins), self.place.stage == JOIN
         solution = self.found[outputs] if joins else np.zeros((len(outputs), self.map.n_features), np.float32)
         solution[joins & self._again[outputs]] = 0.0
         table, units = in_integers(solution, self.starts) if joins else (None, np.ones(0))
@@ -262,25 +123,23 @@ class Groups:
         statistic = BinSums(self.solver.indexer, rows, self._split, weigh, outputs, table, signs, self.spare)
         state = self._sum(statistic)
         if weigh:
-            self._weigh(state)
+            self._weigh_bins(state)
         targets = slice(int(weigh), int(weigh) + len(outputs))
         self._digest(state, outputs, targets)
         residual = self._right_hand_sides(state, outputs, targets)
-        sizes = np.array([size_of(each, self.diagonal, self.ridge) for each in residual])
+        sizes = np.array([size_of(each, self.weights_of_bins, self.ridge) for each in residual])
         for g, unit in enumerate(units):
             take_away(residual[g], state.totals[targets.stop + g], self.factor * unit, self.ridge, solution[g])
         begun = StepsState.at(outputs, residual, solution, table)
-        steps = BinSteps(self, begun, self.found, self.solver.threads, self._tell)
+        steps = self._steps(begun, self.found)
         steps.begin(sizes)
         return steps
 
-    def _weigh(self, state: BinSumsState) -> None:
+    def _weigh_bins(self, state: BinSumsState) -> None:
         """The diagonal of Z'WZ."""
         unit = self.solver.rows.unit
-        if state.whole[0] <= 0:
-            raise DataError("no row to fit has a positive weight: check `sample_weight`")
-        self.place.weight = float(state.whole[0]) * unit / self._counted(apart=self._apart)
-        self.diagonal = np.multiply(state.totals[0], np.float32(unit), dtype=np.float32)
+        self._weigh(float(state.whole[0]) * unit)
+        self.weights_of_bins = np.multiply(state.totals[0], np.float32(unit), dtype=np.float32)
 
     def _add_held_out(self) -> None:
         """The weights of the rows that now join, to those of the others."""
@@ -293,15 +152,11 @@ class Groups:
         add_values(indices, values, totals, solver.threads, layout=self.map.layout)
         whole = self.place.weight * self._counted(apart=True) + float(values.sum()) * solver.rows.unit
         self.place.weight = whole / self._counted(apart=False)
-        self.diagonal += np.multiply(totals[0], np.float32(solver.rows.unit), dtype=np.float32)
-
-    @property
-    def ridge(self) -> float:
-        """Of the weights of bins; the recipe's is for features whose squares sum to one, and rows of weight one."""
-        return self.solver.first_ridge * self.map.grids * self.place.weight
+        self.weights_of_bins += np.multiply(totals[0], np.float32(solver.rows.unit), dtype=np.float32)
 
     @property
     def factor(self) -> float:
+        """What one of the integers of scores with weights stands for."""
         return self.solver.rows.unit * 2.0**self.solver.rows.score_shift
 
     def _right_hand_sides(self, state: BinSumsState, outputs: np.ndarray, targets: slice) -> np.ndarray:
@@ -313,7 +168,7 @@ class Groups:
         for g, output in enumerate(outputs):
             mean = float(state.whole[targets][g]) * factor / weight
             self.centre[output] = mean * coding.step[output] + coding.offset[output]
-            right_hand_side(state.totals[targets][g], factor, self.diagonal, mean, coding.step[output], out[g])
+            right_hand_side(state.totals[targets][g], factor, self.weights_of_bins, mean, coding.step[output], out[g])
         return out
 
     def _digest(self, state: BinSumsState, outputs: np.ndarray, targets: slice) -> None:
@@ -321,42 +176,28 @@ class Groups:
         if not self._apart:
             for output, totals in zip(outputs, state.totals[targets], strict=True):
                 self.place.digests[str(output)] = hashlib.sha256(totals.data).hexdigest()
-            self.place.digests.setdefault("weights", hashlib.sha256(self.diagonal.data).hexdigest())
+            self.place.digests.setdefault("weights", hashlib.sha256(self.weights_of_bins.data).hexdigest())
 
     # -- the system that steps solve
 
-    @property
-    def starts(self) -> np.ndarray:
-        return self.map.starts
+    def diagonal(self, output: int) -> np.ndarray:
+        return self.weights_of_bins
 
-    def products(self, directions: np.ndarray) -> np.ndarray:
+    def products(self, directions: np.ndarray, outputs: np.ndarray) -> Products:
         statistic = BinSums(
             self.solver.indexer, self.solver.rows, self._split, table=directions, spare=self.spare
         )  # fmt: skip
         totals = self._sum(statistic).totals
         self.spare.append(totals)
-        return totals
+        return Products(totals, np.full(len(outputs), self.factor), np.zeros(len(outputs)))  # centres stay
 
-    def _sum(self, statistic: BinSums) -> BinSumsState:
-        self._keep()
-        return self.solver.passes.sum(statistic, self._title(), source=self.source)
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {DIAGONAL: self.weights_of_bins}
 
-    def _keep(self) -> None:
-        verdict, arrays = self.verdict.to_parts()
-        arrays |= {**self.opened.arrays(), FOUND: self.found, CENTRE: self.centre, DIAGONAL: self.diagonal}
-        if self.steps is not None:
-            arrays |= {STEPS + name: array for name, array in self.steps.state.arrays().items()}
-        document = {"place": vars(self.place), "verdict": verdict, "group": self._group.tolist()}
-        self.solver.passes.keep(document, arrays)
-
-    def _title(self) -> str:
+    def _stage_title(self) -> str:
         number = 0 if self.steps is None else self.steps.state.iteration + 1
         title = f"joining step {number}" if self.place.stage == JOIN else f"step {number}"
-        if self.place.stage == CHOOSE:
-            return f"{title} of mixed classes"
-        if len(self._group) == len(self.found):
-            return title
-        return f"outputs {self._group[0] + 1} to {self._group[-1] + 1} of {len(self.found)}, {title}"
+        return f"{title} of mixed classes" if self.place.stage == CHOOSE else title
 
 
 class Unseen:

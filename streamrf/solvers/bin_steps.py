@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +30,24 @@ def right_hand_side(
 
 
 @kernel
+def downhill(
+    pulls: np.ndarray, factor: float, bends: np.ndarray, shift: float, ridge: float, point: np.ndarray, out: np.ndarray
+) -> None:
+    """Less the gradient of the loss and of the ridge, once the intercept has moved by ``shift``."""
+    for i in range(out.shape[0]):
+        out[i] = -(pulls[i] * factor + bends[i] * shift + ridge * point[i])
+
+
+@kernel
+def dot(left: np.ndarray, right: np.ndarray) -> float:
+    """Their inner product, in a fixed order."""
+    total = 0.0
+    for i in range(left.shape[0]):
+        total += np.float64(left[i]) * right[i]
+    return total
+
+
+@kernel
 def take_away(residual: np.ndarray, totals: np.ndarray, factor: float, ridge: float, solution: np.ndarray) -> None:
     """``residual -= (A + ridge) solution``."""
     for i in range(residual.shape[0]):
@@ -44,21 +62,21 @@ def _preconditioned(value: float, weight: float) -> float:
 
 @kernel
 def _go(
-    direction: np.ndarray, unit: float, totals: np.ndarray, factor: float, ridge: float, solution: np.ndarray,
-    residual: np.ndarray, diagonal: np.ndarray,
+    direction: np.ndarray, unit: float, totals: np.ndarray, factor: float, lift: float, ridge: float,
+    solution: np.ndarray, residual: np.ndarray, diagonal: np.ndarray,
 ) -> float:  # fmt: skip
     """Along the direction, so far as p'(A + ridge)p and p'r say; what is left, in the preconditioner's norm. All sums
     are in a fixed order."""
     bend, descent, rho = 0.0, 0.0, 0.0
     for i in range(direction.shape[0]):
         p = direction[i] * unit
-        bend += p * (totals[i] * factor + ridge * p)
+        bend += p * (totals[i] * factor - lift * diagonal[i] + ridge * p)
         descent += p * residual[i]
     by = descent / bend if bend > 0 else 0.0
     for i in range(direction.shape[0]):
         p = direction[i] * unit
         solution[i] += by * p
-        residual[i] -= by * (totals[i] * factor + ridge * p)
+        residual[i] -= by * (totals[i] * factor - lift * diagonal[i] + ridge * p)
         rho += _preconditioned(np.float64(residual[i]) * residual[i], diagonal[i] + ridge)
     return rho
 
@@ -122,25 +140,28 @@ def _scale(reach: float, starts: np.ndarray) -> float:
     return float(np.exp2(np.frexp(room / reach)[1] - 1.0)) if reach > 0 else 1.0
 
 
+class Products(NamedTuple):
+    """Z'WZ times some directions in whole units."""
+
+    totals: np.ndarray  # (g, m) int64
+    factors: np.ndarray  # (g,): what one of these integers stands for
+    lifts: np.ndarray  # (g,): what an intercept that follows the direction takes of it, in units of the diagonal
+
+
 class BinSystem(Protocol):
     """The normal equations of some outputs: A is known by ``products`` with directions in integers, one pass each."""
 
-    @property
-    def diagonal(self) -> np.ndarray:
+    def diagonal(self, output: int) -> np.ndarray:
         """Of A, (m,) float32."""
 
     @property
     def ridge(self) -> float: ...
     @property
-    def factor(self) -> float:
-        """What one of the integers of ``products`` stands for, at directions in whole units."""
-
-    @property
     def starts(self) -> np.ndarray:
         """Where the bins of each grid begin."""
 
-    def products(self, directions: np.ndarray) -> np.ndarray:
-        """A times each direction, (g, m) int64; the caller may change it until the next call."""
+    def products(self, directions: np.ndarray, outputs: np.ndarray) -> Products:
+        """With the direction of each of these outputs; the caller may change the totals until the next call."""
 
 
 @dataclass
@@ -206,7 +227,10 @@ class BinSteps:
     def begin(self, sizes: np.ndarray) -> None:
         """Aim for the first time; ``sizes`` are those of the right-hand sides: convergence is measured against them."""
         state, system = self.state, self.system
-        state.rho = np.array([size_of(each, system.diagonal, system.ridge) for each in state.residual])
+        state.rho = np.array([
+            size_of(each, system.diagonal(output), system.ridge)
+            for each, output in zip(state.residual, state.outputs.tolist(), strict=True)
+        ])  # fmt: skip
         state.target = sizes
         self._aim(np.zeros(len(state.rho)))
 
@@ -224,12 +248,13 @@ class BinSteps:
 
     def step(self) -> None:
         state, system = self.state, self.system
-        totals = system.products(state.direction)
+        products = system.products(state.direction, state.outputs)
         rho = np.empty(len(state.rho))
 
         def work(g: int) -> None:
-            unit, about = state.unit[g], (state.solution[g], state.residual[g], system.diagonal)
-            rho[g] = _go(state.direction[g], unit, totals[g], system.factor * unit, system.ridge, *about)
+            unit, about = state.unit[g], (state.solution[g], state.residual[g], system.diagonal(state.outputs[g]))
+            factor, lift = products.factors[g] * unit, products.lifts[g] * unit
+            rho[g] = _go(state.direction[g], unit, products.totals[g], factor, lift, system.ridge, *about)
 
         self.threads.each(work, range(len(rho)))
         keep = np.divide(rho, state.rho, out=np.zeros_like(rho), where=state.rho > 0)
@@ -241,7 +266,8 @@ class BinSteps:
         state, system = self.state, self.system
 
         def work(g: int) -> None:
-            about = state.residual[g], system.diagonal, system.ridge, state.direction[g], keep[g] * state.unit[g]
+            diagonal = system.diagonal(state.outputs[g])
+            about = state.residual[g], diagonal, system.ridge, state.direction[g], keep[g] * state.unit[g]
             scale = _scale(_reach(*about, system.starts), system.starts)
             _turn(*about, scale)
             state.unit[g] = 1.0 / scale

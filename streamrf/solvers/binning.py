@@ -10,10 +10,10 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,14 +25,15 @@ from streamrf.features.binning.normal import ROWS_A_BLOCK, add_values, scores
 from streamrf.features.binning.numbering import Numbering
 from streamrf.features.settings import BINNING
 from streamrf.solvers.base import Fitted, Run, Solver
-from streamrf.solvers.bin_groups import BLIND, CHOOSE, JOIN, MIXTURES, SEARCH, Groups, Opened, Unseen, Verdict
+from streamrf.solvers.bin_groups import MIXTURES, Groups, Unseen
+from streamrf.solvers.bin_stages import BLIND, CHOOSE, JOIN, SEARCH, Opened, Stages, Verdict
 from streamrf.solvers.judging import calibrate, judge
 from streamrf.solvers.passes import Kept
 from streamrf.solvers.plan import PASS, SLACK, SOLVE, CachePlan, Part, Plan, Sizes, holdout_parts, reading_parts
 from streamrf.solvers.rates import READ_RATE
 from streamrf.statistics.bins import Bins, BinsState, RowIntegers, count_dtype
 from streamrf.statistics.holdout import Holdout, HoldoutState
-from streamrf.statistics.scores import Weights
+from streamrf.statistics.scores import Calibration, Weights
 from streamrf.support import memory
 from streamrf.support.errors import DataError
 from streamrf.support.threads import Threads, seconds_of
@@ -58,33 +59,52 @@ class Binning(Solver):
 
     name = "cg"
     maps = BINNING
+    why = (
+        "random binning is solved by conjugate gradients, one pass a step; hold-out rows stop it (about"
+        f" {TYPICAL_STEPS} steps)"
+    )
+    passes_of_a_group = TYPICAL_STEPS
+    tables: ClassVar[int] = 1  # of weights of all outputs, that are alive
+    sampled: ClassVar[int] = 0  # rows to fit, that are kept beside those that are held out
 
     @classmethod
     def plan(cls, sizes: Sizes) -> Plan:
         source, outputs = sizes.source, sizes.outputs
         grids, bins = table_of(sizes)
-        block = min(sizes.rows, ROWS_A_BLOCK) * (8 * grids + 8 * source.n_features + 40 * outputs + 16)
+        block = min(sizes.rows, ROWS_A_BLOCK) * (8 * grids + 8 * source.n_features + 16) + cls._scores_bytes(sizes)
         numbered = grids * (min(bins, sizes.rows) + 1)
         parts = {
             "statistics": Part(count_dtype(sizes.rows).itemsize * grids * bins, (PASS,), FEWER_BINS),
-            "weights": Part(4 * numbered * outputs + grids * bins // 4, (SOLVE,), FEWER_BINS),
+            "weights": Part(4 * cls.tables * numbered * outputs + grids * bins // 4, (SOLVE,), FEWER_BINS),
             "block": Part(block, (PASS, SOLVE), FEWER_BINS),
-            **group_parts(numbered, 1, outputs),
-            **holdout_parts(sizes, extra=4 * grids),
+            **cls.group_parts(numbered, 1, outputs),
+            **holdout_parts(sizes, extra=4 * grids, folded=min(cls.sampled, sizes.rows)),
         }
         room = sizes.budget - sizes.reserved - parts["statistics"].bytes
         reading, span_rows, span_bytes = reading_parts(sizes, room, span_rows=ROWS_A_BLOCK, extra=4 * grids)
-        why = (
-            "random binning is solved by conjugate gradients, one pass a step; hold-out rows stop it (about"
-            f" {TYPICAL_STEPS} steps)"
-        )
-        plan = Plan(sizes, cls.name, why, {**parts, **reading}, 0, span_rows, span_bytes)
+        plan = Plan(sizes, cls.name, cls.why, {**parts, **reading}, 0, span_rows, span_bytes)
         cache = choose_cache(sizes, grids, plan.room)
         held = Part(cache.bytes if cache.place == MEMORY else 0, (PASS, SOLVE), FEWER_BINS)
         plan = plan.with_parts(parts={"cache": held}, cache=cache)
-        group = _outputs_at_once(plan, numbered)
-        passes = 1 + TYPICAL_STEPS * -(-outputs // group) + sizes.scaling_passes
-        return plan.with_parts(parts=group_parts(numbered, group, outputs), passes=passes, outputs_at_once=group)
+        group = _outputs_at_once(plan, partial(cls.group_parts, numbered, outputs=outputs))
+        passes = 1 + cls.passes_of_a_group * -(-outputs // group) + sizes.scaling_passes
+        parts = cls.group_parts(numbered, group, outputs)
+        return plan.with_parts(parts=parts, passes=passes, outputs_at_once=group)
+
+    @classmethod
+    def group_parts(cls, bins: int, group: int, outputs: int) -> dict[str, Part]:
+        """What so many outputs at once take, or mixtures before them: the sums of a pass; solution, residual and
+        direction, and the diagonal."""
+        mixed = min(MIXTURES, outputs)
+        return {
+            "totals": Part(8 * bins * max(2 * group, mixed + 1), (SOLVE,), FEWER_BINS),
+            "vectors": Part(bins * (12 * max(group, mixed) + 8), (SOLVE,), FEWER_BINS),
+        }
+
+    @classmethod
+    def _scores_bytes(cls, sizes: Sizes) -> int:
+        """Of the scores of a block, and what is made of them."""
+        return min(sizes.rows, ROWS_A_BLOCK) * 40 * sizes.outputs
 
     @classmethod
     def estimate(cls, plan: Plan) -> Mapping[str, float]:
@@ -93,12 +113,17 @@ class Binning(Solver):
         grids, bins = table_of(sizes)
         n, outputs, (hash_rate, step_rate) = sizes.rows, sizes.outputs, _rates(sizes.threads)
         read, hashing = n * sizes.row_bytes / READ_RATE, n * grids * sizes.source.n_features / hash_rate
-        step, place = n * grids * outputs / step_rate, plan.cache.place if plan.cache else NOWHERE
+        step, place = cls._looked_up(plan) * n * grids / step_rate, plan.cache.place if plan.cache else NOWHERE
         fetch = {MEMORY: 0.0, DISK: 2.0 * n * words_of(grids, bins) / DISK_RATE, NOWHERE: read + hashing}[place]
         return {
             "pass": max(read, hashing + step / (2 * outputs)),
-            "solve": TYPICAL_STEPS * max(step, fetch * -(-outputs // plan.outputs_at_once)),
+            "solve": cls.passes_of_a_group * max(step, fetch * -(-outputs // plan.outputs_at_once)),
         }
+
+    @classmethod
+    def _looked_up(cls, plan: Plan) -> float:
+        """Values that a row looks up in each grid, and adds, in passes over all groups."""
+        return plan.sizes.outputs
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -129,9 +154,12 @@ class Binning(Solver):
             return self._solve(opened, kept)
 
     def _first_pass(self) -> Opened:
-        bins = Bins(self.indexer, self.pipeline.coding, self.run.source.n_rows)
-        state: HoldoutState[BinsState] = self.passes.sum(Holdout(bins, self.run.split, self.run.shard_starts))
-        return Opened(Numbering.of(state.sums.counts), state.sums.rows, state.holdout.table())
+        rows = self.run.source.n_rows
+        bins, share = Bins(self.indexer, self.pipeline.coding, rows), min(1.0, self.sampled / max(rows, 1))
+        holdout = Holdout(bins, self.run.split, self.run.shard_starts, share)
+        state: HoldoutState[BinsState] = self.passes.sum(holdout)
+        numbering = Numbering.of(state.sums.counts)
+        return Opened(numbering, state.sums.rows, state.holdout.table(), state.sample.table())
 
     def _number(self, numbering: Numbering) -> None:
         """From now on there are only bins that have rows."""
@@ -145,15 +173,18 @@ class Binning(Solver):
         groups, most = Groups(self, opened, kept), max(1, self.run.plan.outputs_at_once)
         if choosing is None or opened.fitted < 2:
             groups.run(BLIND, most, BLIND_STEPS)
-            return self._fitted(opened, groups, BLIND_STEPS)
+            return self._fitted(groups, groups.facts(BLIND_STEPS))
         if groups.place.stage != JOIN:
             self._search(groups, most, choosing)
             groups.verdict = self._verdict(groups, choosing, judges)
-            self.reporter.detail("the rows held out now join")
-            memory.give_back()  # steps of the search
+            self._now_join()
         groups.run(JOIN, most, JOIN_STEPS)
-        joining = int(groups.limits(JOIN, JOIN_STEPS).max())
-        return replace(self._fitted(opened, groups, joining), judges=judges, choosing=choosing)
+        facts = groups.facts(int(groups.limits(JOIN, JOIN_STEPS).max()))
+        return replace(self._fitted(groups, facts), judges=judges, choosing=choosing)
+
+    def _now_join(self) -> None:
+        self.reporter.detail("the rows held out now join")
+        memory.give_back()  # steps of the search
 
     def _search(self, groups: Groups, most: int, choosing: Block) -> None:
         """Until the rows that choose say stop; all of several classes make as many steps as their mixtures."""
@@ -168,32 +199,30 @@ class Binning(Solver):
         assert groups.place.chosen is not None
         groups.run(SEARCH, most, groups.place.chosen)
 
-    def _verdict(self, groups: Groups, choosing: Block, judges: Block | None) -> Verdict:
-        weights = self._weights(groups)
-        unseen = [(weights, choosing)]
-        calibration = calibrate(self.pipeline, unseen, self.threads, self.run.weighting, self.recipe.threshold)
+    def _verdict(self, stages: Stages[Any], choosing: Block, judges: Block | None) -> Verdict:
+        weights = stages.weights()
+        calibration = self.calibrated(weights, choosing)
         kept = replace(weights, coefficients=weights.coefficients.copy()) if self.run.stacked else None
         metrics = None
         if judges is not None:
             metrics = judge(self.pipeline, weights, judges, calibration, self.run.split, self.threads)
         return Verdict(calibration, metrics, kept)
 
-    def _weights(self, groups: Groups) -> Weights:
-        return Weights(groups.found.T, groups.centre.copy(), self.first_ridge)
+    def calibrated(self, weights: Weights, choosing: Block) -> Calibration | None:
+        unseen = [(weights, choosing)]
+        return calibrate(self.pipeline, unseen, self.threads, self.run.weighting, self.recipe.threshold)
 
-    def _fitted(self, opened: Opened, groups: Groups, more: int) -> Fitted:
-        steps, best = np.array(list(groups.place.steps.values())).reshape(-1, 2).max(axis=0).tolist()
+    def _fitted(self, stages: Stages[Any], told: dict[str, Any]) -> Fitted:
+        numbering, slots = stages.opened.numbering, self.indexer.map.buckets
         facts = {
-            "grids": self.indexer.map.grids, "slots": self.indexer.map.buckets,
-            "steps": steps + (more if groups.place.stage == JOIN else 0), "best_step": best,
-            "cache": self.indexer.cache.place, **_fullness(opened.numbering, self.indexer.map.buckets),
+            "grids": self.indexer.map.grids, "slots": slots, **told, "cache": self.indexer.cache.place,
+            **_fullness(numbering, slots),
         }  # fmt: skip
-        verdict = groups.verdict
+        verdict = stages.verdict
         metadata = {"holdout": verdict.metrics, "binning": facts}
-        digest = groups.place.digest(opened.numbering)
         return Fitted(
-            self._weights(groups), opened.rows, digest, verdict.calibration, None, metadata, unseen=verdict.unseen,
-            pipeline=self.pipeline,
+            stages.weights(), stages.opened.rows, stages.place.digest(numbering), verdict.calibration, None, metadata,
+            unseen=verdict.unseen, pipeline=self.pipeline,
         )  # fmt: skip
 
 
@@ -215,23 +244,13 @@ def table_of(sizes: Sizes) -> tuple[int, int]:
     return sizes.recipe.grids or default_grids(sizes.rows, sizes.outputs), 1 << bits
 
 
-def group_parts(bins: int, group: int, outputs: int) -> dict[str, Part]:
-    """What so many outputs at once take, or mixtures before them: the sums of a pass; solution, residual and direction,
-    and the diagonal."""
-    mixed = min(MIXTURES, outputs)
-    return {
-        "totals": Part(8 * bins * max(2 * group, mixed + 1), (SOLVE,), FEWER_BINS),
-        "vectors": Part(bins * (12 * max(group, mixed) + 8), (SOLVE,), FEWER_BINS),
-    }
-
-
-def _outputs_at_once(plan: Plan, bins: int) -> int:
-    """As many outputs as the budget allows. Where bin indices are in memory, fewer do: passes over them cost what
-    their outputs cost, and memory that is not needed is not taken."""
+def _outputs_at_once(plan: Plan, parts: Callable[[int], dict[str, Part]]) -> int:
+    """As many outputs as the budget allows, by the parts of so many. Where bin indices are in memory, fewer do: passes
+    over them cost what their outputs cost, and memory that is not needed is not taken."""
     outputs = plan.sizes.outputs
 
     def taken(group: int) -> int:
-        return sum(part.bytes for part in group_parts(bins, group, outputs).values())
+        return sum(part.bytes for part in parts(group).values())
 
     room, each = plan.room, taken(outputs + 1) - taken(outputs)
     if plan.sizes.local and plan.cache is not None and plan.cache.place == MEMORY:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamrf.solvers import (  # noqa: F401 (defining them makes them known)
+    bin_newton,
     binning,
     boosting,
     cg,

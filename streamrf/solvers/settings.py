@@ -42,6 +42,11 @@ def losses() -> tuple[str, ...]:
     return tuple(dict.fromkeys(loss for each in KNOWN for loss in each.losses))
 
 
+def losses_of(maps: str) -> tuple[str, ...]:
+    """What ``loss`` may be with features of this kind."""
+    return tuple(dict.fromkeys(loss for each in KNOWN if each.maps == maps for loss in each.losses))
+
+
 def solvers_for(loss: str, maps: str = FOURIER, bits: str = AUTO) -> tuple[str, ...]:
     """The names of the solvers that can do a loss with features of this kind, the preferred one first."""
     return tuple(
@@ -147,11 +152,13 @@ class SolverSettings(FeatureSettings):
     def _check_own(self) -> None:
         if self.cv is not None:
             raise InputError(f"`cv` chooses lambda for Fourier features: {self.map} is judged by `holdout` rows")
-        if self.loss != "squared":
-            self.refuse("loss", f"must be squared: {self.map} has no other")
-        able = solvers_for(self.loss, self.map)
+        able, losses = solvers_for(self.loss, self.map), losses_of(self.map)
+        if not able:
+            smooth = ", whose corner squared-hinge rounds off" if self.loss == "hinge" and len(losses) > 1 else ""
+            self.refuse("loss", f"must be {' or '.join(losses)}: {self.map} has no {self.loss}{smooth}")
         if self.solver not in (AUTO, *able):
-            self.refuse("solver", f"must be auto or {' or '.join(able)}: {self.map} has no other")
+            loss = "" if len(losses) == 1 else f" for the {self.loss} loss"
+            self.refuse("solver", f"must be auto or {' or '.join(able)}: {self.map} has no other{loss}")
 
     def _check_descent(self, solver: str) -> None:
         """Refuse what only stochastic gradients would heed, where another solver will be taken."""

@@ -82,8 +82,8 @@ class Bins(Statistic[BinsState]):
 
     def load(self, arrays: dict[str, np.ndarray]) -> BinsState:
         shape = (self.indexer.map.grids, self.indexer.map.buckets)
-        counts = _whole(arrays, "bins.counts", shape, self._dtype)
-        return BinsState(counts, int(_whole(arrays, "bins.rows", (1,), np.dtype(np.int64))[0]))
+        counts = load_whole(arrays, "bins.counts", shape, self._dtype)
+        return BinsState(counts, int(load_whole(arrays, "bins.rows", (1,), np.dtype(np.int64))[0]))
 
 
 def count_dtype(rows: int) -> np.dtype:
@@ -113,6 +113,14 @@ class RowIntegers:
         if self.weighting.plain or weights is None:
             return None
         return np.rint(weights / self.unit).astype(np.int64)
+
+    def numbers(self, coded: np.ndarray) -> np.ndarray:
+        """Coded targets as the numbers (n, k) that are learned."""
+        if self.coding.task == REGRESSION:
+            return coded * self.coding.step + self.coding.offset
+        if self.coding.outputs == 1:
+            return 2.0 * coded[:, None] - 1.0
+        return (coded[:, None] == np.arange(self.coding.outputs)).astype(np.float64)
 
     @cached_property
     def unit(self) -> float:
@@ -227,8 +235,8 @@ class BinSums(Statistic[BinSumsState]):
 
     def load(self, arrays: dict[str, np.ndarray]) -> BinSumsState:
         kind = np.dtype(np.int64)
-        totals = _whole(arrays, "product.totals", self._shape, kind)
-        return BinSumsState(totals, _whole(arrays, "product.whole", self._shape[:1], kind))
+        totals = load_whole(arrays, "product.totals", self._shape, kind)
+        return BinSumsState(totals, load_whole(arrays, "product.whole", self._shape[:1], kind))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BinSums, (self.indexer, self.rows, self.split, self.weigh, self.outputs, self.table, self.signs)
@@ -239,7 +247,7 @@ def _shortened(values: np.ndarray, bits: int) -> np.ndarray:
     return values if bits == 0 else (values + (1 << (bits - 1))) >> bits
 
 
-def _whole(arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def load_whole(arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     found = arrays.get(name)
     if found is None or found.shape != shape or found.dtype != dtype:
         what = None if found is None else f"{found.dtype} {found.shape}"

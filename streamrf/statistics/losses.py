@@ -15,6 +15,7 @@ import scipy
 from streamrf.features.targets import RESOLUTION, TargetCoding
 from streamrf.statistics.gradient import Pull
 from streamrf.support.errors import InputError
+from streamrf.support.quantiles import quantiles
 
 
 class Loss(Pull):
@@ -23,6 +24,19 @@ class Loss(Pull):
     losses = 1
     curvature: float  # no second derivative is larger, or the usual one where there is no bound
     name: str
+
+    def curvatures(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """(n, outputs): how much parabolas bend that stand for the loss near these scores, each output's by itself."""
+        raise InputError(f"the {self.name} loss has corners: use a smooth one")
+
+    @property
+    def steepest(self) -> np.ndarray:
+        """(outputs,): no parabola bends more."""
+        return np.full(self.outputs, self.curvature)
+
+    def flat(self, targets: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        """(outputs,): scores without inputs that are about the best for these targets (n, outputs)."""
+        return np.array([quantiles(column, [0.5], weights)[0] for column in targets.T])
 
     def values(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """(n,) losses; of a smoothed loss, without the smoothing."""
@@ -50,6 +64,18 @@ class Logistic(Loss):
         loss = -(targets * scipy.special.log_softmax(scores, axis=1)).sum(axis=1, keepdims=True)
         return scipy.special.softmax(scores, axis=1) - targets, loss
 
+    def curvatures(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Of the softmax twice the diagonal of its second derivatives, which no direction of all classes exceeds."""
+        if self.outputs == 1:
+            return scipy.special.expit(scores) * scipy.special.expit(-scores)
+        shares = scipy.special.softmax(scores, axis=1)
+        return 2 * shares * (1 - shares)
+
+    def flat(self, targets: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        shares = _class_shares(targets, weights)
+        logs = np.log(shares)
+        return logs - np.log1p(-shares) if self.outputs == 1 else logs - logs.mean()
+
 
 @dataclass(frozen=True)
 class Hinge(Loss):
@@ -76,6 +102,15 @@ class Hinge(Loss):
             return -sides * (short > 0), short.sum(axis=1, keepdims=True)
         return -2 * sides * short, (short**2).sum(axis=1, keepdims=True)
 
+    def curvatures(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        if self.power == 1:
+            return super().curvatures(scores, targets)
+        sides = targets if self.outputs == 1 else 2 * targets - 1
+        return 2.0 * (sides * scores < 1)
+
+    def flat(self, targets: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        return 2 * _class_shares(targets, weights) - 1
+
 
 @dataclass(frozen=True)
 class Huber(Loss):
@@ -96,6 +131,10 @@ class Huber(Loss):
         residual = scores - targets
         pull = np.clip(residual, -self.threshold, self.threshold)
         return pull, (pull * (residual - pull / 2)).sum(axis=1, keepdims=True)
+
+    def curvatures(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Of the parabola that touches the loss here and is nowhere below it."""
+        return self.threshold / np.maximum(np.abs(scores - targets), self.threshold)
 
 
 @dataclass(frozen=True)
@@ -124,9 +163,27 @@ class Quantile(Loss):
         pull = (0.5 - self.quantile) - side / 2
         return pull, ((self.quantile - 0.5) * above + rounded / 2).sum(axis=1, keepdims=True)
 
+    def curvatures(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Of the parabola that touches the loss here and is nowhere below it."""
+        return 0.5 / np.maximum(np.abs(targets - scores), self.width)
+
+    @property
+    def steepest(self) -> np.ndarray:
+        return 0.5 / self.width
+
+    def flat(self, targets: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        return np.array([quantiles(column, [self.quantile], weights)[0] for column in targets.T])
+
     def values(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         above = targets - scores
         return np.maximum(self.quantile * above, (self.quantile - 1) * above).sum(axis=1)
+
+
+def _class_shares(targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """(outputs,): of rows whose target is positive, with one row more that is half one and half the other."""
+    weights = np.ones(len(targets)) if weights is None else weights
+    whole, mean = weights.sum(), weights.mean()
+    return (weights @ (targets > 0) + mean / 2) / (whole + mean)
 
 
 CLASS_LOSSES = ("hinge", "squared-hinge", "logistic")
