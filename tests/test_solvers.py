@@ -38,3 +38,12 @@ class TestBinning(SolverConformance):
         "length_scale": None,
     }
     larger: ClassVar = {"grids": 1000}
+
+
+class TestBinNewton(TestBinning):
+    settings: ClassVar = {**TestBinning.settings, "solver": "newton", "loss": "logistic"}
+    classes = True
+
+
+class TestBinNewtonOfNumbers(TestBinning):
+    settings: ClassVar = {**TestBinning.settings, "solver": "newton", "loss": "huber"}

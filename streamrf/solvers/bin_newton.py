@@ -21,7 +21,7 @@ from streamrf.statistics.losses import Logistic
 from streamrf.statistics.scores import Calibration, Weights
 
 KEPT = "scores kept"
-TYPICAL_ROUNDS = 6  # to the best, and to see that it was
+TYPICAL_ROUNDS = 8  # to the best, and to see that it was
 PASSES = sum(1 + steps_of(number) for number in range(TYPICAL_ROUNDS)) + 3  # the last are those with all rows
 
 
@@ -75,13 +75,17 @@ class BinNewton(Binning):
         rounds, most = Rounds(self, opened, kept), max(1, self.run.plan.outputs_at_once)
         if choosing is None or opened.fitted < 2:
             rounds.run(BLIND, BLIND_ROUNDS, most)
-            return self._fitted(rounds, rounds.facts())
+            return self._told(rounds)
         if rounds.place.stage != JOIN:
             rounds.run(SEARCH, ROUNDS, most, choosing)
             rounds.verdict = self._verdict(rounds, choosing, judges)
             self._now_join()
         rounds.run(JOIN, rounds.joining, most)
-        return replace(self._fitted(rounds, rounds.facts()), judges=judges, choosing=choosing)
+        return replace(self._told(rounds), judges=judges, choosing=choosing)
+
+    def _told(self, rounds: Rounds) -> Fitted:
+        fitted = self._fitted(rounds, rounds.facts())
+        return replace(fitted, metadata={**fitted.metadata, "solver": {"name": self.name, **rounds.told()}})
 
     def calibrated(self, weights: Weights, choosing: Block) -> Calibration | None:
         """Logistic scores are log-odds already: nothing is left to calibrate."""

@@ -8,7 +8,7 @@ are its own, so that groups of outputs share passes as memory allows and change 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ from streamrf.solvers.bin_stages import (
 )
 from streamrf.solvers.bin_steps import BinSteps, Products, StepsState, dot, downhill, size_of
 from streamrf.solvers.judging import shares, weighed
+from streamrf.solvers.lambda_path import LambdaTrial, next_ridge
 from streamrf.solvers.newton import CORNERS, SHARPENINGS, SHARPER
 from streamrf.solvers.passes import Kept
 from streamrf.statistics.bin_pulls import BinPulls, BinPullsState, PointScores
@@ -41,7 +42,7 @@ ROUNDS = 100  # at most: rows held out stop them
 BLIND_ROUNDS = 4  # where no row is held out
 JOIN_STEPS = 2  # with all rows, after the best round
 PATIENCE, GAIN = 1, 0.005  # rounds that do not lower the loss on unseen rows by this share in so many end it
-FIRST_LAMBDA, SHRINKAGE, MOST_SHRUNK = 2.0, 4.0, 5  # of the squared loss's lambda; and how far it may go down
+FIRST_LAMBDA = 2.0  # of the squared loss's lambda
 MOVED_BACK = 10  # times in a row: then rounding is all that is left
 NOISE = 1e-7  # of the loss, that weights in single precision may add
 POINT, STEP, BENDS, LEVELS = "point", "step", "bends", "levels"
@@ -63,8 +64,12 @@ class RoundPlace(Place):
     stale: int = 0  # rounds that were no better, or since the loss became another
     value: float | None = None  # of the objective, at the last point that was good enough
     moved_back: int = 0  # times in a row
-    shrunk: int = 0  # times that lambda was made smaller
-    best_shrunk: int = 0
+    first_ridge: float = 0.0  # of those that are tried with a loss
+    ridge: float = 0.0
+    best_ridge: float = 0.0
+    best_here: float | None = None  # score at this lambda
+    passes: int = 0  # at this lambda
+    tried: list[dict[str, Any]] = field(default_factory=list)  # lambdas that the search is done with
     walked: bool = False  # whether lambda is settled
     corner: int = 0  # of a quantile
     deviations: list[list[float]] = field(default_factory=list)  # of residuals, of which losses were made
@@ -96,6 +101,8 @@ class Rounds(Stages[RoundPlace]):
             start, unit = self._first_point()
             none = np.zeros_like(start)
             levels = np.stack([start, none, none, start, unit])
+            first = solver.first_ridge * (1.0 if solver.ridge_given else FIRST_LAMBDA)
+            self.place.first_ridge = self.place.ridge = self.place.best_ridge = first
         self._levels = levels
         self.intercept, self.shift, self.bent, self.start, self.unit = levels
         self._kept = PointScores() if solver.keeps_scores else None
@@ -205,9 +212,10 @@ class Rounds(Stages[RoundPlace]):
         """Whether the point is clearly better than all before it on the rows that choose."""
         place, score = self.place, self._score(self.point, self.intercept)
         self.solver.reporter.detail(f"round {place.round}: hold-out {self.loss.name} loss {score:.5f}")
+        place.best_here = score if place.best_here is None else min(score, place.best_here)
         if place.best_score is not None and place.best_score - score <= GAIN * abs(place.best_score):
             return False
-        place.best_score, place.best_round, place.best_shrunk = score, place.round, place.shrunk
+        place.best_score, place.best_round, place.best_ridge = score, place.round, place.ridge
         self._take()
         return True
 
@@ -221,45 +229,49 @@ class Rounds(Stages[RoundPlace]):
         return float(counts @ self.loss.values(self._unseen_scores(point, intercept), targets))
 
     def _settle(self) -> None:
-        """The search is over, unless the loss is to become another: a quantile's with a sharper corner, or Huber's with
-        a threshold that suits residuals which became much smaller."""
+        """The search is over, unless there is another lambda to try, a quantile has sharper corners, or residuals
+        became much smaller than the loss was made for."""
         place = self.place
-        if not (self._shrunk() or self._sharpened()):
-            place.over = True
-            return
+        if not self._walked_on():
+            if place.corner + 1 < self._corners:
+                place.corner += 1
+            elif not self._sharpened():
+                place.over = True
+                return
         self._go_to(self.found, self.centre)
         place.best_score = self._score(self.point, self.intercept)
         place.value, place.moved_back, place.stale = None, 0, 0
 
-    def _shrunk(self) -> bool:
-        """Whether a smaller lambda is worth a try: as long as the last one was."""
+    def _walked_on(self) -> bool:
+        """Whether there is another lambda to try, from the best point so far; else the best one is taken."""
         place = self.place
         if place.walked:
             return False
-        if self.solver.ridge_given or place.best_shrunk < place.shrunk or place.shrunk == MOST_SHRUNK:
-            place.shrunk, place.walked = place.best_shrunk, True
-            return False
-        place.shrunk += 1
-        return True
+        assert place.best_here is not None
+        place.tried.append(asdict(LambdaTrial(place.ridge, place.best_here, place.passes)))
+        ridge = next_ridge(place.first_ridge, [LambdaTrial(**each) for each in place.tried], self.solver.ridge_given)
+        place.walked = ridge is None
+        place.ridge, place.best_here, place.passes = place.best_ridge if ridge is None else ridge, None, 0
+        return not place.walked
 
     @property
     def _corners(self) -> int:
         return len(CORNERS) if self.loss.name == Quantile.name else 1
 
     def _sharpened(self) -> bool:
+        """Whether residuals are so much smaller that a threshold or a corner from those before is too wide."""
         place = self.place
-        if place.corner + 1 < self._corners:
-            place.corner += 1
-            return True
-        if self.loss.name != Huber.name or len(place.deviations) > SHARPENINGS:
+        if not 0 < len(place.deviations) <= SHARPENINGS:
             return False
         assert self._unseen is not None
         _, targets, counts = self._unseen
         last = np.array(place.deviations[-1])
-        now = np.maximum(robust_deviation(targets - self._unseen_scores(self.found, self.centre), counts), LEAST_UNIT)
+        now = robust_deviation(targets - self._unseen_scores(self.found, self.centre), counts)
+        now = np.maximum(now, LEAST_UNIT * last)
         if not (now < SHARPER * last).any():
             return False
         place.deviations.append(np.minimum(now, last).tolist())
+        place.corner, place.first_ridge, place.tried, place.walked = 0, place.best_ridge, [], False
         return True
 
     # -- one round of some outputs
@@ -268,7 +280,7 @@ class Rounds(Stages[RoundPlace]):
         """Parabolas at the point; None where the objective has risen there, and the point has moved back."""
         self._group, g = outputs, len(outputs)
         statistic = self._pulls(outputs)
-        state = self._sum(statistic)
+        state = self._pass(statistic)
         self._weigh(statistic.weight(state))
         if outputs[0] == 0 and self._went_too_far(statistic.loss_sum(state)):
             return None
@@ -290,6 +302,11 @@ class Rounds(Stages[RoundPlace]):
     def _pulls(self, outputs: np.ndarray, directions: np.ndarray | None = None) -> BinPulls:
         about = self.loss, self.point, self.intercept, self.unit, outputs, directions
         return BinPulls(self.solver.indexer, self.solver.rows, self._split, *about, self.spare, self._kept)
+
+    def _pass(self, statistic: BinPulls) -> BinPullsState:
+        state = self._sum(statistic)
+        self.place.passes += 1
+        return state
 
     def _went_too_far(self, losses: float) -> bool:
         """Whether the objective is larger than at the last point; then half of the way there is taken."""
@@ -324,8 +341,11 @@ class Rounds(Stages[RoundPlace]):
         """What was done, and which round the rows held out liked best."""
         place = self.place
         steps = sum(map(steps_of, range(place.searched))) + sum(map(self._steps_in, range(place.round)))
-        told = {"steps": steps, "rounds": place.searched + place.round, "best_round": place.best_round}
-        loss = self.loss
+        return {"steps": steps, "rounds": place.searched + place.round, "best_round": place.best_round}
+
+    def told(self) -> dict[str, Any]:
+        """Of the loss and of each lambda, as Newton's steps on other features tell it."""
+        loss, told = self.loss, {"loss": self.loss.name, "path": self.place.tried}
         return {**told, "threshold": (loss.threshold * self.unit).tolist()} if isinstance(loss, Huber) else told
 
     def _tell(self, output: int, steps: int, best: int) -> None:
@@ -335,8 +355,7 @@ class Rounds(Stages[RoundPlace]):
 
     @property
     def lambda_(self) -> float:
-        ridge = self.solver.first_ridge
-        return ridge if self.solver.ridge_given else ridge * FIRST_LAMBDA / SHRINKAGE**self.place.shrunk
+        return self.place.ridge
 
     @property
     def ridge(self) -> float:
@@ -348,7 +367,7 @@ class Rounds(Stages[RoundPlace]):
 
     def products(self, directions: np.ndarray, outputs: np.ndarray) -> Products:
         statistic = self._pulls(outputs, directions)
-        state = self._sum(statistic)
+        state = self._pass(statistic)
         self.spare.append(state.totals)
         whole = state.whole[:-1] * statistic.steps
         lifts = np.divide(whole, self.bent[outputs], out=np.zeros_like(whole), where=self.bent[outputs] > 0)
