@@ -151,6 +151,7 @@ class Rounds(Stages[RoundPlace]):
         self._judge_by(choosing)
         while place.round < rounds and not place.over:
             self._round(most)
+        place.ridge = place.best_ridge
 
     @property
     def joining(self) -> int:
