@@ -22,7 +22,7 @@ from streamrf.statistics.scores import Calibration, Weights
 
 KEPT = "scores kept"
 TYPICAL_ROUNDS = 8  # to the best, and to see that it was
-PASSES = sum(1 + steps_of(number) for number in range(TYPICAL_ROUNDS)) + 3  # the last are those with all rows
+PASSES = sum(1 + steps_of(number) for number in (*range(TYPICAL_ROUNDS), *range(TYPICAL_ROUNDS // 2)))  # the best again
 
 
 class BinNewton(Binning):
@@ -80,7 +80,7 @@ class BinNewton(Binning):
             rounds.run(SEARCH, ROUNDS, most, choosing)
             rounds.verdict = self._verdict(rounds, choosing, judges)
             self._now_join()
-        rounds.run(JOIN, rounds.joining, most)
+        rounds.run(JOIN, rounds.place.best_round, most)
         return replace(self._told(rounds), judges=judges, choosing=choosing)
 
     def _told(self, rounds: Rounds) -> Fitted:

@@ -20,7 +20,6 @@ from streamrf.solvers.bin_stages import (
     JOIN,
     NO_WEIGHT,
     SEARCH,
-    STEPS_OF_FEW,
     BinningRun,
     Opened,
     Place,
@@ -40,7 +39,6 @@ from streamrf.support.quantiles import robust_deviation
 MOST_STEPS = 4  # of conjugate gradients in a round; the first one has one, and each has one more than the last
 ROUNDS = 100  # at most: rows held out stop them
 BLIND_ROUNDS = 4  # where no row is held out
-JOIN_STEPS = 2  # with all rows, after the best round
 PATIENCE, GAIN = 1, 0.005  # rounds that do not lower the loss on unseen rows by this share in so many end it
 FIRST_LAMBDA = 2.0  # of the squared loss's lambda
 MOVED_BACK = 10  # times in a row: then rounding is all that is left
@@ -59,7 +57,8 @@ class RoundPlace(Place):
     round: int = 0  # of this stage
     searched: int = 0  # rounds before this stage
     over: bool = False
-    best_round: int = 0
+    made: list[dict[str, Any]] = field(default_factory=list)  # rounds that led to the point
+    best_round: int = 0  # of them
     best_score: float | None = None  # on the rows that choose
     stale: int = 0  # rounds that were no better, or since the loss became another
     value: float | None = None  # of the objective, at the last point that was good enough
@@ -69,15 +68,23 @@ class RoundPlace(Place):
     best_ridge: float = 0.0
     best_here: float | None = None  # score at this lambda
     passes: int = 0  # at this lambda
+    steps: int = 0  # of conjugate gradients, in all
     tried: list[dict[str, Any]] = field(default_factory=list)  # lambdas that the search is done with
     walked: bool = False  # whether lambda is settled
     corner: int = 0  # of a quantile
     deviations: list[list[float]] = field(default_factory=list)  # of residuals, of which losses were made
+    deviation: int = 0  # the number of the one that counts now
 
-    @property
-    def again(self) -> bool:
-        """Whether all rounds are made again once all rows are in."""
-        return sum(map(steps_of, range(self.best_round))) <= STEPS_OF_FEW
+    def note(self, steps: int) -> None:
+        """A round was made."""
+        self.made.append({"ridge": self.ridge, "corner": self.corner, "deviation": self.deviation, "steps": steps})
+
+    def repeat(self) -> int:
+        """What a round was made with, and how many steps it had."""
+        made = self.made[self.round]
+        if (self.ridge, self.corner, self.deviation) != (made["ridge"], made["corner"], made["deviation"]):
+            self.ridge, self.corner, self.deviation, self.value = made["ridge"], made["corner"], made["deviation"], None
+        return int(made["steps"])
 
 
 class NewtonRun(BinningRun, Protocol):
@@ -130,7 +137,7 @@ class Rounds(Stages[RoundPlace]):
         coding, recipe, place = self.solver.pipeline.coding, self.solver.run.recipe, self.place
         if coding.classes:
             return class_loss(recipe.loss, coding.outputs)
-        deviation = np.array(place.deviations[-1])
+        deviation = np.array(place.deviations[place.deviation])
         if recipe.loss == Huber.name:
             return Huber(recipe.huber_epsilon * deviation)
         return Quantile(recipe.quantile, CORNERS[place.corner] * deviation)
@@ -146,17 +153,17 @@ class Rounds(Stages[RoundPlace]):
         if place.stage != stage:
             place.searched, place.stage, place.done, place.round = place.round, stage, 0, 0
             place.over, place.value, place.moved_back = False, None, 0
-            if stage == JOIN:
-                self._go_to(*((np.zeros_like(self.found), self.start) if place.again else (self.found, self.centre)))
+            if stage == JOIN:  # from zero
+                place.made = place.made[: place.best_round]
+                self._go_to(np.zeros_like(self.point), self.start)
         self._judge_by(choosing)
         while place.round < rounds and not place.over:
             self._round(most)
-        place.ridge = place.best_ridge
-
-    @property
-    def joining(self) -> int:
-        """Rounds with all rows."""
-        return self.place.best_round if self.place.again else 1
+        if stage == SEARCH:
+            place.ridge = place.best_ridge
+        while stage != SEARCH and not place.over:  # no rows that choose have seen the last point
+            statistic = self._pulls(np.arange(1))
+            place.over = not self._went_too_far(statistic.loss_sum(self._pass(statistic)))
 
     def _go_to(self, point: np.ndarray, intercept: np.ndarray) -> None:
         self.point[:], self.intercept[:] = point, intercept
@@ -173,7 +180,7 @@ class Rounds(Stages[RoundPlace]):
 
     def _round(self, most: int) -> None:
         place, outputs = self.place, len(self.found)
-        number = self._steps_in(place.round)
+        number = place.repeat() if place.stage == JOIN else steps_of(len(place.made))
         while place.done < outputs:
             self.steps = self._resume(self.step) or self._begin(np.arange(place.done, min(place.done + most, outputs)))
             if self.steps is None:
@@ -183,11 +190,9 @@ class Rounds(Stages[RoundPlace]):
                 if self.bent[output] > 0:
                     self.shift[output] -= dot(self.diagonal(int(output)), self.step[output]) / self.bent[output]
             place.done, self.steps = int(self._group[-1]) + 1, None
+        if place.stage != JOIN:
+            place.note(number)
         self._advance()
-
-    def _steps_in(self, number: int) -> int:
-        """Steps in a round of this stage."""
-        return JOIN_STEPS if self.place.stage == JOIN and not self.place.again else steps_of(number)
 
     def _advance(self) -> None:
         """All outputs know their steps."""
@@ -210,15 +215,14 @@ class Rounds(Stages[RoundPlace]):
         self.found[:], self.centre[:] = self.point, self.intercept
 
     def _judge(self) -> bool:
-        """Whether the point is clearly better than all before it on the rows that choose."""
+        """Whether the point is clearly better than those before it at this lambda, on the rows that choose."""
         place, score = self.place, self._score(self.point, self.intercept)
-        self.solver.reporter.detail(f"round {place.round}: hold-out {self.loss.name} loss {score:.5f}")
-        place.best_here = score if place.best_here is None else min(score, place.best_here)
-        if place.best_score is not None and place.best_score - score <= GAIN * abs(place.best_score):
-            return False
-        place.best_score, place.best_round, place.best_ridge = score, place.round, place.ridge
-        self._take()
-        return True
+        self.solver.reporter.detail(f"round {len(place.made)}: hold-out {self.loss.name} loss {score:.5f}")
+        if _is_lower(score, place.best_score):
+            place.best_score, place.best_round, place.best_ridge = score, len(place.made), place.ridge
+            self._take()
+        lower, place.best_here = _is_lower(score, place.best_here), min(score, place.best_here or np.inf)
+        return lower
 
     def _unseen_scores(self, point: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         assert self._unseen is not None
@@ -240,6 +244,7 @@ class Rounds(Stages[RoundPlace]):
                 place.over = True
                 return
         self._go_to(self.found, self.centre)
+        place.made = place.made[: place.best_round]
         place.best_score = self._score(self.point, self.intercept)
         place.value, place.moved_back, place.stale = None, 0, 0
 
@@ -266,12 +271,13 @@ class Rounds(Stages[RoundPlace]):
             return False
         assert self._unseen is not None
         _, targets, counts = self._unseen
-        last = np.array(place.deviations[-1])
+        last = np.array(place.deviations[place.deviation])
         now = robust_deviation(targets - self._unseen_scores(self.found, self.centre), counts)
         now = np.maximum(now, LEAST_UNIT * last)
         if not (now < SHARPER * last).any():
             return False
         place.deviations.append(np.minimum(now, last).tolist())
+        place.deviation += 1
         place.corner, place.first_ridge, place.tried, place.walked = 0, place.best_ridge, [], False
         return True
 
@@ -339,10 +345,9 @@ class Rounds(Stages[RoundPlace]):
                 self.place.digests[str(output)] = hashlib.sha256(totals.data).hexdigest()
 
     def facts(self) -> dict[str, Any]:
-        """What was done, and which round the rows held out liked best."""
+        """What was done in all, and how many rounds led to the point that the rows held out liked best."""
         place = self.place
-        steps = sum(map(steps_of, range(place.searched))) + sum(map(self._steps_in, range(place.round)))
-        return {"steps": steps, "rounds": place.searched + place.round, "best_round": place.best_round}
+        return {"steps": place.steps, "rounds": place.searched + place.round, "best_round": place.best_round}
 
     def told(self) -> dict[str, Any]:
         """Of the loss and of each lambda, as Newton's steps on other features tell it."""
@@ -369,6 +374,7 @@ class Rounds(Stages[RoundPlace]):
     def products(self, directions: np.ndarray, outputs: np.ndarray) -> Products:
         statistic = self._pulls(outputs, directions)
         state = self._pass(statistic)
+        self.place.steps += 1
         self.spare.append(state.totals)
         whole = state.whole[:-1] * statistic.steps
         lifts = np.divide(whole, self.bent[outputs], out=np.zeros_like(whole), where=self.bent[outputs] > 0)
@@ -381,6 +387,10 @@ class Rounds(Stages[RoundPlace]):
         number = 0 if self.steps is None else self.steps.state.iteration + 1
         title = f"round {self.place.round + 1}, step {number}"
         return f"joining {title}" if self.place.stage == JOIN else title
+
+
+def _is_lower(score: float, best: float | None) -> bool:
+    return best is None or best - score > GAIN * abs(best)
 
 
 _NAMES = POINT, STEP, BENDS, LEVELS
