@@ -63,6 +63,16 @@ STAYS = {
     "decimal comma": ("a;b\n0,5;x\n1,25;y\n", ["0,5", "1,25"], "`decimal=','`"),
     "day and month": ("d,b\n31/12/2023,1\n1/2/2024,2\n", ["31/12/2023", "1/2/2024"], "`dates='DMY'`"),
     "mixed": ("a,b\n1,1\n2,2\n3,3\n4,4\nabc,5\n", ["1", "2", "3", "4", "abc"], "'abc' in line 6 is not a number"),
+    "thousands": (
+        "a;b\n1,234.5;1\n12.25;2\n2,000,000.0;3\n",
+        ["1,234.5", "12.25", "2,000,000.0"],
+        "marks between thousands",
+    ),
+    "half a day": (
+        "d,b\n1/31/2024 1:30:00 PM,1\n2/1/2024 11:05 am,2\n",
+        ["1/31/2024 1:30:00 PM", "2/1/2024 11:05 am"],
+        "'1/31/2024 1:30:00 PM' (line 2) has a time of twelve hours, which no option reads",
+    ),
     "hexadecimal": ("a,b\n0x1F,1\n0x20,2\n", ["0x1F", "0x20"], None),
 }
 

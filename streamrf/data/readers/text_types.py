@@ -30,6 +30,9 @@ _COMMA = r"^[+-]?\d*,\d+$"
 _POINT = r"^[+-]?\d*\.\d+$"
 _DATE = r"^\d{1,2}[/.-]\d{1,2}[/.-]\d{4}([ T]\d{1,2}:\d{2}(:\d{2})?)?$"
 _YEAR_FIRST = r"^\d{4}[/.-]\d{1,2}[/.-]\d{1,2}([ T].*)?$"
+_THOUSANDS = r"^[+-]?\d{1,3}([., ']\d{3})+([.,]\d+)?$"
+_HALF_DAY = r"^\d{1,2}[/.-]\d{1,2}[/.-]\d{4} \d{1,2}:\d{2}(:\d{2})? ?[AaPp][Mm]$"
+_UNREAD = {"thousands": "has marks between thousands", "half day": "has a time of twelve hours"}  # by no option
 _LEADING_ZERO = r"^[+-]?0[0-9xX]"
 _MOSTLY = 0.8  # a column of so many numbers was meant to be one
 
@@ -63,7 +66,7 @@ class Spelling:
 class Finding(NamedTuple):
     """Why a column is text, with the first value that made it so."""
 
-    why: str  # numbers, dates, zeros, comma, point or order
+    why: str  # numbers, dates, zeros, comma, point, order, thousands or half day
     line: int
     value: str
 
@@ -79,6 +82,8 @@ class Finding(NamedTuple):
         kind = {"numbers": "a number", "dates": "a date"}.get(self.why)
         if kind:
             return f"column '{name}' is read as text: {value} in {line} is not {kind}"
+        if self.why in _UNREAD:
+            return f"column '{name}' is read as text: {value} ({line}) {_UNREAD[self.why]}, which no option reads"
         if self.why == "zeros":
             return f"column '{name}' is read as text: values such as {value} ({line}) begin with a zero"
         if self.why == "point":
@@ -222,6 +227,10 @@ def finding(
         kind = pa.field("", TIME, metadata=YEAR_FIRST) if years_first else before
         odd = [value is not None and parsed(pa.array([value], TEXT), kind) is None for value in values.to_pylist()]
         return _first(values, pa.array(odd), line, "dates")
+    for why, pattern in (("thousands", _THOUSANDS), ("half day", _HALF_DAY)):
+        fits = pc.match_substring_regex(values, pattern)
+        if _any(fits) and _share(pc.or_(fits, numeric)) >= _MOSTLY:
+            return _first(values, fits, line, why)
     return None
 
 
