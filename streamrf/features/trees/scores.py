@@ -13,6 +13,7 @@ from streamrf.support.threads import Threads
 SQUARES, CLASSES = "squares", "classes"  # what is minimised: squared errors, or the log loss of classes
 RIDGE = 3.0  # rows of no difference that each cell has beside its own
 PIECE = 1 << 15  # rows whose sums are made by one thread, whatever their number: sums do not depend on it
+LEAST_PART = 1 << 13  # rows that are worth another thread
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,21 @@ class Scores:
         self.curves = np.repeat(rows.weights[:, None], self.scores.shape[1], axis=1)
 
     def _pieces(self, count: int) -> list[tuple[int, int]]:
+        """Of rows that are summed."""
         return [(first, min(first + PIECE, count)) for first in range(0, count, PIECE)]
+
+    def _parts(self, count: int) -> list[tuple[int, int]]:
+        """Of rows that have nothing to do with one another: of one size, for all threads."""
+        hands = min(self.threads.count, -(-count // LEAST_PART))
+        step = max(1, -(-count // max(hands, 1)))
+        return [(first, min(first + step, count)) for first in range(0, count, step)]
 
     def _expected(self, start: int, stop: int) -> np.ndarray:
         if self.of == SQUARES:
             return self.scores[start:stop]
         scores, found = self.scores[start:stop], self.probabilities[start:stop]
-        pieces = [slice(*piece) for piece in self._pieces(len(found))]
-        self.threads.each(lambda piece: to_probabilities(scores[piece], found[piece].reshape(-1)), pieces)
+        parts = [slice(*part) for part in self._parts(len(found))]
+        self.threads.each(lambda part: to_probabilities(scores[part], found[part].reshape(-1)), parts)
         return found
 
     def derivatives(self, fitted: int) -> tuple[np.ndarray, np.ndarray]:
@@ -90,19 +98,19 @@ class Scores:
 
     def step(self, cells: Cells, slopes: np.ndarray, curves: np.ndarray) -> np.ndarray:
         """The values of one more tree, which all scores move by."""
-        count, pieces, leaf, codes = len(slopes), self._pieces(len(self.rows)), self.leaf, self.rows.codes
+        count, parts, leaf, codes = len(slopes), self._parts(len(self.rows)), self.leaf, self.rows.codes
         if cells.children is None:
-            self.threads.each(lambda piece: leaves(codes, cells.columns, cells.cuts, *piece, leaf), pieces)
+            self.threads.each(lambda part: leaves(codes, cells.columns, cells.cuts, *part, leaf), parts)
         else:
             steps = cells.steps
-            self.threads.each(lambda piece: reach(codes, steps, *piece, leaf), pieces)
+            self.threads.each(lambda part: reach(codes, steps, *part, leaf), parts)
         fitted = self._pieces(count)
         sums = np.zeros((len(fitted), cells.leaves, 2, slopes.shape[1]))
         self.threads.each(lambda i: leaf_sums(leaf, slopes, curves, *fitted[i], sums[i]), range(len(fitted)))
         total = sums.sum(axis=0)
         ridge = RIDGE * (1.0 if self.of == SQUARES else 0.25)
         values = self.rate * total[:, 0] / (total[:, 1] + ridge)
-        self.threads.each(lambda piece: move(leaf, values, *piece, self.scores), pieces)
+        self.threads.each(lambda part: move(leaf, values, *part, self.scores), parts)
         return values
 
     def loss(self, fitted: int) -> float:
