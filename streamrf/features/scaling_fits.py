@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -19,6 +20,15 @@ HEAVY_KURTOSIS = 10.0  # a normal column has 3, an exponential one 9
 HEAVY_SPAN = 6.0  # the 99 % range over the quartile range: 3.8 for a normal column, 4.8 for an exponential one
 _SMALLEST_SPREAD = 1e-300  # below it 1 / spread is infinite
 _SLAB = 4096
+
+
+def distinct(kinds: Sequence[str], inputs: Callable[[str], np.ndarray]) -> list[str]:
+    """Without scalings that make the same inputs as one before them: of zeros and ones alone, most do."""
+    found: list[str] = []
+    for kind in kinds:
+        if not any(np.array_equal(inputs(kind), inputs(other)) for other in found):
+            found.append(kind)
+    return found
 
 
 class ColumnMoments(Protocol):

@@ -205,9 +205,11 @@ class Cholesky(Solver):
         return [(path.weights_without(folds[i], path.ridges), kept.take(place == i)) for i in present]
 
     def _judge(self, verdict: Verdict, judges: Block) -> None:
-        """By weights that have seen every other row."""
+        """By weights that have seen every other row; those of a member of a blend, whose own figure decides nothing,
+        have not seen the rows that choose: that saves a factorisation."""
         if verdict.gram.rows >= 2:
-            weights = self._solver(verdict.gram).solve_each(verdict.ridges)
+            stacked = verdict.unseen if self.run.stacked else None
+            weights = stacked or self._solver(verdict.gram).solve_each(verdict.ridges)
             verdict.metadata["holdout"] = judge(
                 self.pipeline, weights, judges, verdict.calibration, self.run.split, self.threads
             )

@@ -22,12 +22,12 @@ from streamrf.support.errors import DataError, InputError
 from streamrf.support.units import format_bytes, format_seconds
 from streamrf.training.pilot.choice import budget_seconds
 from streamrf.training.pilot.fourier import VALIDATION
-from streamrf.training.pilot.kernel import kernel_work
 from streamrf.training.pilot.room import TRIAL_ROWS, compares, order_bytes, pilot_bytes, sample_bytes, sampled_rows
 from streamrf.training.pilot.size import affordable_features, fewest_features
 from streamrf.training.pilot.trees import MOST_ROWS as TREE_ROWS
 from streamrf.training.pilot.trees import TRIED
 from streamrf.training.pilot.widths import CELLS_A_SECOND, TRIAL_SECONDS, USUAL_TRIALS, binning_work
+from streamrf.training.pilot.work import kernel_work
 
 HOLD_OUT_GROUPS = "hold out groups with `holdout_by` instead of the last rows"
 WORTH_SAYING = 5.0  # seconds

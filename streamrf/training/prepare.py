@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -50,7 +51,7 @@ from streamrf.support.quantiles import copies
 from streamrf.support.threads import Threads
 from streamrf.training.categories import learn_levels, warn_of_targets
 from streamrf.training.pilot.binning import BinningPilot, build_binning
-from streamrf.training.pilot.blend import binned_recipe, blended, smooth_recipe, together
+from streamrf.training.pilot.blend import SMALL_ROWS, binned_recipe, blended, smooth_recipe, together
 from streamrf.training.pilot.choice import Choice, map_sentence, sample_rows, with_names
 from streamrf.training.pilot.defaults import defaults
 from streamrf.training.pilot.fourier import PilotRun
@@ -285,11 +286,15 @@ class Preparation:
         if recipe.pilot == NONE:
             first = self._choose_fourier(sample, coding, smooth.with_(solver=DIRECT))
             return together((first, binning.defaults(), trees))
-        sized = recipe.map == ANY
-        kernel = KernelPilot(sample, coding, smooth, self.threads, **self._how, sized=sized)
-        chosen = self._named(kernel.choose())
         trees, tried = tried_trees(trees, self.source.columns, sample, coding, self.threads, self.log)
-        return blended(chosen, binning, trees, tried, recipe, self.reporter)
+        binned = binning.choose()
+        compared, many = binning.compared(binned).error, self.plan.sizes.counting_rows >= SMALL_ROWS
+        rival = min(tried, compared) if many else math.inf
+        how = {**self._how, "sized": recipe.map == ANY, "rival": rival}
+        chosen = self._named(KernelPilot(sample, coding, smooth, self.threads, **how).choose())
+        errors = {LANDMARKS: chosen.trials[-1].error, BINNING: compared, TREES: tried}
+        choice = blended((chosen, binned, trees), errors, self.plan.sizes.counting_rows, recipe, self.reporter)
+        return replace(choice, trials=(*chosen.trials, *binning.trials))
 
     def _scaling(self, recipe: Recipe, sample: Block) -> Scaling:
         if recipe.scaling != "minmax":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from streamrf.data.source import Block
 from streamrf.features.binning.map import BinningMap, occupancy, width_law
 from streamrf.features.scaling import Scaling
-from streamrf.features.scaling_fits import fit_scaling
+from streamrf.features.scaling_fits import distinct, fit_scaling
 from streamrf.features.targets import REGRESSION, TargetCoding
 from streamrf.recipe import AUTO, BINNING, Recipe
 from streamrf.solvers.binning import RIDGE, default_bits, default_grids
@@ -144,13 +145,12 @@ class BinningPilot:
         return RIDGE if self.recipe.ridge is None else self.recipe.ridge
 
     def _scalings(self) -> Iterable[str]:
-        return SCALINGS if self.recipe.scaling == AUTO else (self.recipe.scaling,)
+        return distinct(SCALINGS, self._scaled) if self.recipe.scaling == AUTO else (self.recipe.scaling,)
 
     def _search(
         self, scaling: str, targets: np.ndarray, grids: int | None = None, judges: slice | None = None
     ) -> WidthSearch:
-        weights = self.sample.weights
-        X = fit_scaling(scaling, self.sample.X, weights).transform(self.sample.X, np.float32)
+        weights, X = self.sample.weights, self._scaled(scaling)
         judge = np.zeros(len(X), bool)
         judge[slice(self.cut, None) if judges is None else judges] = True
         fit = np.flatnonzero(~judge)
@@ -162,6 +162,11 @@ class BinningPilot:
             law=width_law(self.recipe.kernel), ridge=self._ridge, seed=self.recipe.seed,
             watch=self._watch, **options,
         )  # fmt: skip
+
+    @cache  # noqa: B019 (a pilot lives as long as its run)
+    def _scaled(self, scaling: str) -> np.ndarray:
+        sample = self.sample
+        return fit_scaling(scaling, sample.X, sample.weights).transform(sample.X, np.float32)
 
     def _watch(self) -> None:
         """Show how far the search is."""

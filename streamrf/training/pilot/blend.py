@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from streamrf.recipe import AUTO, BINNING, BLEND, LANDMARKS, TREES, Recipe
 from streamrf.support.progress import Reporter
-from streamrf.training.pilot.binning import BinningPilot
 from streamrf.training.pilot.choice import Choice
 
 TRAINED = "trained"  # the note that says which maps were
-FAR_BEHIND = 3.0  # times the error of the other: a blend would hardly listen to it
+FAR_BEHIND = 2.5  # times the error of the best: a blend would hardly listen to it
 MANY_ROWS, BEHIND_OF_MANY = 100_000, 1.6  # whose pass takes so long that it must bring more
 SMALL_ROWS = 10_000  # tables whose members take next to no time: the rows that choose may judge all of them
 OF_LANDMARKS = ("kernel", "bits", "form", "metric", "solver")  # settings of a blend that its binning does not have
@@ -28,26 +27,19 @@ def binned_recipe(recipe: Recipe) -> Recipe:
 
 
 def blended(
-    smooth: Choice, binning: BinningPilot, trees: Choice, tried: float, asked: Recipe, reporter: Reporter
+    members: Sequence[Choice], errors: Mapping[str, float], rows: int, asked: Recipe, reporter: Reporter
 ) -> Choice:
-    """All of them, but for those that are far behind on the rows that judge trials; ``tried`` is the error of trees."""
-    bins = binning.choose()
-    errors = {LANDMARKS: smooth.trials[-1].error, BINNING: binning.compared(bins).error, TREES: tried}
+    """All of them, but for those that are far behind on the rows that judge trials; ``errors`` are by maps."""
     verdict = ", ".join(f"{name} {error:.4f}" for name, error in errors.items())
-    trials = (*smooth.trials, *binning.trials)
-    far = FAR_BEHIND if binning.rows < MANY_ROWS else BEHIND_OF_MANY
-    if asked.map == BLEND or binning.rows < SMALL_ROWS:
+    far = FAR_BEHIND if rows < MANY_ROWS else BEHIND_OF_MANY
+    if asked.map == BLEND or rows < SMALL_ROWS:
         far = float("inf")
-    members = [
-        each
-        for each, error in zip((smooth, bins, trees), errors.values(), strict=True)
-        if error <= far * min(errors.values())
-    ]
+    members = [each for each in members if errors[each.recipe.map] <= far * min(errors.values())]
     kinds = " and ".join(each.recipe.map for each in members)
     reporter.detail(f"errors of trials: {verdict}; trained: {kinds}")
     choice = members[0] if len(members) == 1 else together(members)
     told = {"compared": verdict, TRAINED: [each.recipe.map for each in members]}
-    return replace(choice, trials=trials, notes={**choice.notes, **told})
+    return replace(choice, notes={**choice.notes, **told})
 
 
 def together(members: Sequence[Choice]) -> Choice:

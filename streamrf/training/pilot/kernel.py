@@ -7,6 +7,7 @@ follows from that, and the number of landmarks from a budget of time.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,24 +19,20 @@ import numpy as np
 from streamrf.data.source import Block
 from streamrf.features.base import FeatureMap
 from streamrf.features.kernels import make_kernel
+from streamrf.features.learned.kernel_ridge import RIDGES as EXACT_RIDGES
 from streamrf.features.learned.kernel_ridge import (
-    FEW_JUDGES,
-    FEW_ROWS,
-    MOST_JUDGES,
     ROUGH,
     SEARCHES,
-    USUAL_ROWS,
     Fit,
     KernelRidge,
     factor_name,
 )
-from streamrf.features.learned.kernel_ridge import RIDGES as EXACT_RIDGES
 from streamrf.features.learned.metric import DIAGONAL, FULL, Metric
 from streamrf.features.pipeline import build_map
 from streamrf.features.precision import make_precision
 from streamrf.features.profiles import PROFILES
 from streamrf.features.scaling import Scaling
-from streamrf.features.scaling_fits import fit_scaling, heavy_tailed
+from streamrf.features.scaling_fits import distinct, fit_scaling, heavy_tailed
 from streamrf.features.targets import TargetCoding
 from streamrf.recipe import AUTO, LANDMARKS, NONE, Recipe
 from streamrf.solvers.ridge import RidgeTrial
@@ -46,30 +43,31 @@ from streamrf.training.pilot.choice import MOST_SHOWN, RIDGES, Choice, Trial
 from streamrf.training.pilot.judging import MORE_ROWS, SET_THEM, SURE, Certainty, judge_of, standard_errors
 from streamrf.training.pilot.log import TrialLog
 from streamrf.training.pilot.metric import describe, forms_for
-from streamrf.training.pilot.precision import Rounding, bearable_in_run
-from streamrf.training.pilot.room import FEW_FEATURES, TRIAL_FEATURES, TRIAL_ROWS, WHOLE, Room
+from streamrf.training.pilot.precision import Rounding, along_path, bearable_in_run
+from streamrf.training.pilot.room import FEW_FEATURES, TRIAL_ROWS, WHOLE, Room
 from streamrf.training.pilot.size import (
     ERROR_CURVE,
     affordable_features,
     enough_features,
     error_curve,
+    halved,
     larger_budget,
 )
 from streamrf.training.pilot.trend import at_an_end
 
 KERNELS = (ROUGH, "gaussian", "laplacian")
-SCALINGS = 2  # that kernels are compared with
+SCALINGS, NEAR_BEST = 2, 1.1  # that kernels are compared with; and times the error of the best one
 FINALISTS = 2
 STEPS = (0.5**0.5, 2**0.5)  # of the width, with all rows
 MOST_COLUMNS = 300  # of a full metric
-MANY_ROWS, NARROWER = 20_000, (1.0, 0.5, 0.25)  # trials with landmarks judge kernels again
+MANY_ROWS = 20_000  # trials with landmarks judge kernels again
+IN_SIGHT, HALVES = 1.3, 2  # times the error of the best: kernels that are tried at half of their width; how often
+BEHIND = 1.1  # times the error of a rival: of a blend whose best member is another, fewer landmarks are enough
 MUCH_WORSE, RESOLVED = 2.0, tuple(0.5**step for step in range(7))
 VALIDATION = 0.25
 TRIAL_RIDGES = (*(10.0**e for e in range(-15, -10)), *RIDGES)
 STAGE = "pilot of landmarks"
 USUAL = 20  # fits of a search
-FACTORS_OF_FEW, FACTORS_OF_MORE = 190, 16  # of a usual search
-MATRICES_OF_FEW, MATRICES_OF_MORE, VALUE_COST = 55, 11, 240.0  # and what one value of a kernel costs, in products
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,10 @@ class KernelPilot:
 
     def __init__(
         self, sample: Block, coding: TargetCoding, recipe: Recipe, threads: Threads, *, rows: int, reporter: Reporter,
-        log: TrialLog | None = None, sized: bool = False, room: Room = WHOLE,
+        log: TrialLog | None = None, sized: bool = False, room: Room = WHOLE, rival: float = math.inf,
     ) -> None:  # fmt: skip
         self.sized, self.room = sized, room  # whether D is the most that there may be; how large trials may be
+        self.rival = rival  # the error of the best of the other members of a blend of many rows
         self.threads = ALONE if room.alone else threads
         self.sample, self.coding, self.reporter = sample, coding, reporter
         self.recipe = recipe.with_(map=LANDMARKS)
@@ -104,6 +103,7 @@ class KernelPilot:
         self.widths: dict[tuple[str, str, str], list[float]] = {}  # that were tried, of a scaling, a kernel and a form
         self.certainty: Certainty | None = None
         self.trials: list[Trial] = []
+        self.tried: dict[str, Trial] = {}  # small runs with landmarks, by their names in the log
 
     def choose(self) -> Choice:
         """Everything chosen by trials, which an interrupted run may have finished."""
@@ -120,6 +120,7 @@ class KernelPilot:
     def _best_kernel(self) -> Candidate:
         first = self._searched_at([(scaling, self._kernels[0], NONE) for scaling in self._scalings()])
         leading = sorted(first, key=lambda each: each.error)[:SCALINGS]
+        leading = [each for each in leading if each.error <= NEAR_BEST * leading[0].error]
         others = [(each.scaling, kernel, NONE) for each in leading for kernel in self._kernels[1:]]
         found = [*first, *self._searched_at(others)]
         scaling = min(found, key=lambda each: each.error).scaling
@@ -140,25 +141,33 @@ class KernelPilot:
         rows see what exact fits do not, because more rows bear rougher and narrower kernels."""
         first = {each.fit.kernel: each for each in sorted(found[1:], key=lambda each: each.error, reverse=True)}
         kernels = {**first, found[0].fit.kernel: found[0]}.values()
-        return self._narrowed([(each, step) for each in kernels for step in NARROWER])[0]
+        tried = self._narrowed([(each, 1.0) for each in kernels])
+        least = min(error for _, error in tried)
+        near = [each for each, error in tried if error <= IN_SIGHT * least]
+        for _ in range(HALVES):
+            narrower = self._narrowed([(each, 0.5) for each in near])
+            tried += narrower
+            best, _ = min(tried, key=_its_error)
+            near = [each for each, _ in narrower if each is best]
+        return best
 
     def _resolved(self, best: Candidate) -> Candidate:
         """Exact fits to smooth targets without noise take widths so large that rounded values of the kernel are all
         alike. Where a small run is much worse than the fit, it says how wide is too wide."""
-        _, error = self._narrowed([(best, 1.0)])
-        return best if error < MUCH_WORSE * best.error else self._narrowed([(best, step) for step in RESOLVED])[0]
+        [(_, error)] = self._narrowed([(best, 1.0)])
+        if error < MUCH_WORSE * best.error:
+            return best
+        return min(self._narrowed([(best, step) for step in RESOLVED]), key=_its_error)[0]
 
-    def _narrowed(self, tried: list[tuple[Candidate, float]]) -> tuple[Candidate, float]:
-        """The one that a small run likes best, and its error; each is narrower by so much."""
+    def _narrowed(self, tried: list[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
+        """Each narrower by so much, with the error of a small run."""
         found = [
             replace(each, fit=replace(each.fit, length_scale=each.fit.length_scale * step)) for each, step in tried
         ]
         trials = self._trials([(*self._asked(each), self._few_features) for each in found])
         for each in found:
             self._widths_of(each).append(each.fit.length_scale)
-        errors = [trial.error for trial, _ in trials]
-        best = int(np.argmin(errors))
-        return found[best], errors[best]
+        return [(each, trial.error) for each, (trial, _) in zip(found, trials, strict=True)]
 
     @property
     def _few_features(self) -> int:
@@ -256,7 +265,8 @@ class KernelPilot:
         if self.recipe.scaling != AUTO:
             return [self.recipe.scaling]
         tails = heavy_tailed(self.sample.X, self.sample.weights).any()
-        return ["standard", "quantile", "log"] if tails else ["standard", "quantile"]
+        kinds = ["standard", "quantile", "log"] if tails else ["standard", "quantile"]
+        return distinct(kinds, lambda kind: self._fits(kind).X)
 
     @cache  # noqa: B019 (a pilot lives as long as its run)
     def scaling(self, kind: str) -> Scaling:
@@ -283,18 +293,17 @@ class KernelPilot:
         D, bits = self.recipe.D, self.recipe.bits
         curve: dict[str, Any] = {}
         if self.sized:
-            errors, columns, ratio = (
-                {each.D: each.error for each, _ in tried},
-                self.sample.X.shape[1],
-                self.rows / trial.rows,
-            )
+            errors, columns = {each.D: each.error for each, _ in tried}, self.sample.X.shape[1]
+            ratio = self.rows / trial.rows
             curve[ERROR_CURVE] = error_curve(errors, self.rows, columns, ratio)
             D = enough_features(errors, D, ratio)
+            if trial.error > BEHIND * self.rival:
+                D = halved(D)
             if affordable_features(self.rows, columns, recipe.seconds) == D:  # neither memory nor the trials said so
                 curve |= larger_budget(errors, D, self.rows, columns, ratio)
         if bits == AUTO:
             fitted = len(self._landmark_rows(recipe.scaling))
-            bearable = bearable_in_run(trial, fitted, self.rows, classes=True, given=False)
+            bearable = bearable_in_run(trial, fitted, self.rows, classes=False, given=False)
             bits = Rounding(map, D, self.rows if self.recipe.takes_wide else 0).cheapest(bearable)
         self.reporter.working(STAGE, 1.0)
         recipe = recipe.with_(ridge=ridge, bits=bits, D=D)
@@ -348,20 +357,19 @@ class KernelPilot:
         )  # fmt: skip
         asked = recipe.scaling, recipe.kernel, recipe.length_scale, D, len(sample)
         named = "" if factor is None else f" with {factor_name(factor)}"
-        trial = self.log.trial(f"{LANDMARKS}: {asked}{named}", lambda: self._judged(recipe, map, len(sample), threads))
-        return replace(trial, metric=NONE if factor is None else "learned"), map
+        name = f"{LANDMARKS}: {asked}{named}"
+        if name not in self.tried:  # the best kernel is tried again, among other numbers of landmarks
+            self.tried[name] = self.log.trial(name, lambda: self._judged(recipe, map, len(sample), threads))
+        return replace(self.tried[name], metric=NONE if factor is None else "learned"), map
 
     def _judged(self, recipe: Recipe, map: FeatureMap, cut: int, threads: Threads) -> Trial:
         """Fitted to the first ``cut`` rows."""
         begun, rows = time.monotonic(), min(len(self.sample), TRIAL_ROWS)
-        scaling = self.scaling(recipe.scaling)
-        fitted = RidgeTrial(scaling, map, self.judge.coding, threads)
-        path = fitted.fit(self.judge.rows.take(slice(0, cut)), TRIAL_RIDGES)
-        judges = slice(cut, rows)
-        verdict = self.judge.verdict(fitted.scores(path, self.judge.rows.take(judges)), judges)
+        fitted, judge = RidgeTrial(self.scaling(recipe.scaling), map, self.judge.coding, threads), self.judge
+        ridge, bearable, verdict = along_path(fitted, judge, slice(0, cut), slice(cut, rows), TRIAL_RIDGES)
         return Trial(
-            recipe.scaling, recipe.kernel, recipe.length_scale or 0.0, map.n_features, "20", rows,
-            path[verdict.best].ridge, verdict.error, verdict.misses, time.monotonic() - begun,
+            recipe.scaling, recipe.kernel, recipe.length_scale or 0.0, map.n_features, "20", rows, ridge,
+            verdict.error, verdict.misses, time.monotonic() - begun, bearable=bearable,
         )  # fmt: skip
 
     @cache  # noqa: B019
@@ -371,6 +379,10 @@ class KernelPilot:
         return self.scaling(scaling).transform(self.judge.rows.X[: rows - max(1, int(rows * VALIDATION))])
 
 
+def _its_error(tried: tuple[Candidate, float]) -> float:
+    return tried[1]
+
+
 def _trial_of(found: Candidate, seconds: float = 0.0) -> Trial:
     """An exact fit as a trial: rows that were fitted are its features."""
     fit, fitted = found.fit, 0 if found.fit.coefficients is None else len(found.fit.coefficients)
@@ -378,15 +390,3 @@ def _trial_of(found: Candidate, seconds: float = 0.0) -> Trial:
         found.scaling, fit.kernel, fit.length_scale, fitted, "float64", fitted, fit.ridge, fit.error, None, seconds,
         found.form,
     )  # fmt: skip
-
-
-def kernel_work(rows: int, columns: int) -> float:
-    """Products of a usual search: factorisations of few rows and of more, kernels of all, and trials with landmarks."""
-    fit, judges = rows * (1 - VALIDATION), rows * VALIDATION
-    few, more, D = min(fit, FEW_ROWS), min(fit, USUAL_ROWS), min(TRIAL_FEATURES, fit / 2)
-    factors = FACTORS_OF_FEW * few**3 / 3 + FACTORS_OF_MORE * more**3 / 3
-    values = MATRICES_OF_FEW * few * (few / 2 + min(judges, FEW_JUDGES))
-    values += MATRICES_OF_MORE * more * (more / 2 + min(judges, MOST_JUDGES))
-    tried = [D] if rows < MANY_ROWS else [D, *[FEW_FEATURES] * len(KERNELS) * len(NARROWER)]
-    trials = sum(min(rows, TRIAL_ROWS) * D**2 + len(TRIAL_RIDGES) * D**3 / 2 for D in tried)
-    return factors + values * (VALUE_COST + columns) + trials

@@ -8,21 +8,23 @@ exact-integer-features.md has the measurements).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from streamrf.features.base import FeatureMap
 from streamrf.features.precision import LIMITS, make_precision
-from streamrf.solvers.ridge import ROUNDING, removable_rounding
+from streamrf.solvers.ridge import ROUNDING, RidgeTrial, removable_rounding
 from streamrf.training.pilot.choice import Trial
+from streamrf.training.pilot.judging import Judge, Verdict
 
 WORTH = 1.01**2  # a cheaper precision may cost one per cent of the error (as a root mean square)
 FALL = 1.5  # the ridge that costs nothing falls with rows to this power: from 0.8 to 5 on tables of all kinds
 SHARE = 0.1  # of it, that rounding may be: few rows judge, and rounding is somewhat worse than a ridge
 TIMES_BEST = 3.0  # the best lambda, where the path does not tell what can be borne
 BEYOND = 10.0  # times the last lambda: so far a path is taken to go on as its last three lambdas do
+STRIDE = 4  # of the lambdas that are tried first
 NOISE_AS_WELL = 0.25  # where rounding is noise in predictions too
 
 
@@ -47,6 +49,38 @@ def _beyond(places: np.ndarray, heights: np.ndarray) -> float:
         return 1.0
     later = [root.real for root in np.roots(np.polyfit(places, heights, 2)) if root.imag == 0 and root.real >= 0]
     return float(np.exp(min(later, default=np.inf))) if later and min(later) < np.log(BEYOND) else BEYOND
+
+
+def in_valley(count: int, errors: Callable[[list[int]], Sequence[float]]) -> dict[int, float]:
+    """Errors at some of so many places, the least of them among these where errors have one valley: every fourth place
+    is asked for, then those half as far from the best, then its neighbours."""
+    known: dict[int, float] = {}
+    places, step = list(range(STRIDE - 1, count, STRIDE)), STRIDE
+    while step:
+        if places:
+            known |= dict(zip(places, errors(places), strict=True))
+        step //= 2
+        best = min(known, key=lambda place: known[place])
+        places = [place for place in (best - step, best + step) if 0 <= place < count and place not in known]
+    return known
+
+
+def along_path(
+    trial: RidgeTrial, judge: Judge, fitted: slice, judges: slice, ridges: Sequence[float]
+) -> tuple[float, float, Verdict]:
+    """The best of rising lambdas, the largest that costs next to nothing, and what judges say of the best."""
+    state, unseen, verdicts = trial.sums(judge.rows.take(fitted)), judge.rows.take(judges), {}
+
+    def errors(places: list[int]) -> Sequence[float]:
+        path = trial.path(state, [ridges[place] for place in places])
+        verdict = judge.verdict(trial.scores(path, unseen), judges)
+        verdicts[places[verdict.best]] = verdict
+        return verdict.path.tolist()
+
+    found = in_valley(len(ridges), errors)
+    best = min(found, key=lambda place: found[place])
+    tried = [ridges[place] for place in found]
+    return ridges[best], bearable_ridge(tried, np.array(list(found.values()))), verdicts[best]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from streamrf.training.pilot.choice import (
 )
 
 EXACT_ROWS = (ROWS, 3000, 2000, 1500, 1000, 700, 500)
-TRIAL_FEATURES, FEW_FEATURES, TRIALS = 1024, 512, 9  # the last two: trials that judge kernels again
+TRIAL_FEATURES, FEW_FEATURES, TRIALS = 1024, 512, 3  # the last two: trials that judge kernels again, side by side
 TRIAL_ROWS = 12_000  # of trials with landmarks, at most
 FEATURES = (TRIAL_FEATURES, 512, 256)
 BINS = tuple(TRIAL_BYTES >> step for step in range(6))

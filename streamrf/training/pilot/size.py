@@ -109,6 +109,11 @@ class Curve:
         return (error - self.at(more)) / error if error > 0 else 0.0
 
 
+def halved(features: int) -> int:
+    """Which takes a quarter of the time."""
+    return int(min(features, max(FEWEST, STEP * np.ceil(features / 2 / STEP))))
+
+
 def fewest_features(most: int, rows: float) -> int:
     """What ``enough_features`` comes to where targets are so noisy that the largest trial had enough of them."""
     return int(min(most, STEP * np.ceil(TRIED * max(rows, 1.0) ** 0.5 / STEP)))
