@@ -183,12 +183,12 @@ def test_single_steps_survive_in_real_processes(five_classes, tmp_path, kind):
     data, digest, whole = five_classes
     command = ("train", data, *BLEND[:-2], "--out", tmp_path / "m.model")
     kept = 0
-    for steps in (2, 12, 25):
+    for steps in (2, 6, 12):
         process = start(kind, steps, *command, module="tests.interruptions")
         told = process.communicate()[1]
         assert process.returncode == (-signal.SIGKILL if kind == "killed-in-pilot" else 130), told
         found = steps_in(tmp_path / "m.model.checkpoint")
-        assert found > kept, told
+        assert found >= max(steps, kept), told  # Ctrl-C keeps what was under way as well
         kept = found
     resumed = done("train", data, *BLEND, "--out", tmp_path / "m.model", "--resume").json
     model = Model.load(tmp_path / "m.model")

@@ -39,7 +39,7 @@ class TestWhatIsWrong:
             open_source(tmp_path / "t.npz")
         with pytest.raises(InputError, match="float"):
             open_source(3.0)
-        with pytest.raises(InputError, match="description"):
+        with pytest.raises(InputError, match="a dict is no table"):
             open_source({"path": "t"})
 
     def test_a_file_without_ending_is_known_by_its_bytes(self, tmp_path: Path) -> None:
