@@ -33,6 +33,7 @@ ROWS, COLUMNS = 256, 3
 ROOM = 2 * (memory.LIBRARIES + memory.COMPILED)  # that must be free for a process that compiles
 FOURIER = Recipe(D=16, bits="12", kernel="gaussian", scaling="quantile", pilot=NONE)
 LANDMARKED = FOURIER.with_(map=LANDMARKS, bits="20", ridge=1e-3)  # the precision of its trials
+FEW_BITS = LANDMARKED.with_(bits="7")  # and the one that most runs choose
 BINNED = Recipe(map=BINNING, grids=2, table_bits=4, scaling="quantile")
 GROWN = Recipe(map=TREES, scaling="quantile", pilot=NONE)
 BLENDED = Recipe(map=BLEND, D=16, grids=2, table_bits=4)
@@ -112,15 +113,15 @@ def compile_for() -> None:
 
 
 def _missing(recipe: Recipe) -> list[Recipe]:
-    """Small runs that compile what a run needs and the cache lacks, last things first: the run itself compiles what it
-    needs before."""
+    """Small runs that compile what a run needs and the cache lacks, last things first: the run itself begins with trees
+    and random binning."""
     fourier = FOURIER if recipe.bits == AUTO else FOURIER.with_(bits=recipe.bits)
     binned = BINNED.with_(pilot=recipe.pilot)
     blends = recipe.map in (ANY, BLEND)
     steps = (
-        (blends or recipe.map == TREES, grow_below, GROWN),
-        (blends or recipe.map == BINNING, look_up, binned),
-        (blends or recipe.map == LANDMARKS, landmark_values, LANDMARKED),
-        (not blends and recipe.map not in (LANDMARKS, BINNING, TREES), cosines, fourier),
+        (blends or recipe.map == LANDMARKS, landmark_values, (LANDMARKED, FEW_BITS)),
+        (not blends and recipe.map not in (LANDMARKS, BINNING, TREES), cosines, (fourier,)),
+        (blends or recipe.map == BINNING, look_up, (binned,)),
+        (blends or recipe.map == TREES, grow_below, (GROWN,)),
     )
-    return [step for wanted, kernel, step in steps if wanted and not is_cached(kernel)]
+    return [each for wanted, kernel, some in steps if wanted and not is_cached(kernel) for each in some]

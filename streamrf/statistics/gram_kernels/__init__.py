@@ -11,6 +11,8 @@ from streamrf.features.precision import LIMITS
 from streamrf.statistics.gram_kernels.base import Layout, Product
 from streamrf.statistics.gram_kernels.integer import ByteProduct, DotProduct, IntegerProduct
 from streamrf.statistics.gram_kernels.libraries import BlasProduct, MklProduct, library
+from streamrf.statistics.gram_kernels.tiles import pack_slices
+from streamrf.support.compiled import is_cached
 from streamrf.support.simd import has_dots
 from streamrf.support.threads import Threads, Work, in_turn
 
@@ -18,6 +20,7 @@ RACE_ROWS, RACE_SIZE = 1024, 960
 RACE_ROUNDS = 7  # a long run with the wrong product costs more than a few hundredths of a second
 SEVEN, EIGHT, TWENTY = 7, 8, 20  # bits: of the kernel of bytes, of that of dots at most, and what is left to BLAS
 FEW_PRODUCTS = 2e9  # a twentieth of a second
+COLD_PRODUCTS = 4e10  # a second, which compiling other products would take as well
 PRODUCT_ROWS = 4096  # no product takes larger blocks
 
 
@@ -26,11 +29,13 @@ def choose_product(
 ) -> Product:
     """The fastest proven product at this precision (7, 8, 12, 'float32', 'float64'), or the one named.
 
-    Where a run has few ``products`` to add (rows D^2), it is done before a race would be, and nothing is compiled.
+    Where a run has few ``products`` to add (rows D^2), it is done before a race would be, and nothing is compiled. They
+    may be more where others are still to be compiled: every product gives the same integers.
     """
     if precision not in LIMITS:
         return BlasProduct(precision)
-    if name is None and products <= FEW_PRODUCTS and (plain := _proven_blas(int(precision))) is not None:
+    few = FEW_PRODUCTS if is_cached(pack_slices) else COLD_PRODUCTS
+    if name is None and products <= few and (plain := _proven_blas(int(precision))) is not None:
         return plain
     candidates = proven_products(int(precision))
     return candidates[name or _fastest(int(precision), threads)]
