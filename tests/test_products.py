@@ -120,3 +120,6 @@ def test_a_few_rows_are_summed_without_a_race(monkeypatch):
     assert choose_product(12, 1, "integer", products=1.0).name == "integer"
     monkeypatch.setattr(gram_kernels, "_fastest", lambda bits, count: "integer")
     assert choose_product(12, 1, products=1e6 * 500.0**2).name == "integer"
+    for cached, chosen in ((False, "blas"), (True, "integer")):  # a second of products is not worth compiling for
+        monkeypatch.setattr(gram_kernels, "is_cached", lambda kernel, cached=cached: cached)
+        assert choose_product(12, 1, products=1e4 * 1000.0**2).name == chosen

@@ -103,7 +103,7 @@ def test_a_process_that_was_stopped_is_not_waited_for_without_end(tmp_path, monk
 
 @pytest.mark.parametrize(
     ("recipe", "needed"),
-    [(Recipe(), [TREES, BINNING, "landmarks"]), (Recipe(D=50), ["auto"]), (Recipe(map=BINNING), [BINNING]),
+    [(Recipe(), ["landmarks", "landmarks", BINNING, TREES]), (Recipe(D=50), ["auto"]), (Recipe(map=BINNING), [BINNING]),
      (Recipe(map=TREES), [TREES])],
 )  # fmt: skip
 def test_beside_a_first_run_is_compiled_what_it_needs_last_things_first(recipe, needed, monkeypatch):
