@@ -13,7 +13,7 @@ import scipy
 STIFFNESS = 1e-6  # of shares in units of the members' spread: classes that scores tell apart have finite ones
 FIRMNESS = 0.03  # that holds intercepts near the frequencies of the classes, as so many of the rows would
 SUM_FIRMNESS = 0.3  # likewise of the sum of shares of numbers, in units of what residuals leave in doubt
-LEAST_FREQUENCY = 1e-4  # of a class that no row has
+RARE, LEAST_FREQUENCY = 0.05, 1e-4  # shares of the rows: of a class that needs an intercept; of one that no row has
 
 
 def squared_shares(scores: np.ndarray, truth: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -43,9 +43,11 @@ def _near_one(Z: np.ndarray, y: np.ndarray, share: np.ndarray) -> np.ndarray:
 def class_shares(
     scores: np.ndarray, codes: np.ndarray, share: np.ndarray, log_odds: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(members,) and intercepts (outputs,): classes have the same shares, as their scores are compared. A member says
-    how far a row is from the frequencies of the classes, in ``log_odds`` or in squares. The intercepts are these
-    frequencies or close to them: no share stands for how rare a class is, whose squares all lie near the lowest."""
+    """(members,) and intercepts (outputs,): classes have the same shares, as their scores are compared.
+
+    Where a class is rare, whose squares all lie near the lowest, a member says how far a row is from the frequencies of
+    the classes, in ``log_odds`` or in squares, and the intercepts are these frequencies or close to them: no share
+    stands for how rare a class is. Elsewhere there are none, and members decide where each of them does."""
     members, _, outputs = scores.shape
     level, flat = _frequencies(codes, share, outputs)
     centres = np.stack([level if each else flat for each in log_odds])
@@ -67,15 +69,17 @@ def class_shares(
         return value, np.concatenate([np.einsum("mnk,nk->m", Z, slopes), slopes.sum(axis=0)]) + 2 * stiff * place
 
     start = np.concatenate([np.full(members, 1.0 / members), np.zeros(outputs)])
-    bounds = [(0.0, None)] * members + [(None, None)] * outputs
+    bounds = [(0.0, None)] * members + [(None, None) if level.any() else (0.0, 0.0)] * outputs
     found = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     taken = found[:members] / spread
     return taken, level + found[members:] - taken @ centres
 
 
 def _frequencies(codes: np.ndarray, share: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of classes, as log odds and as least squares would score them."""
+    """Of classes, as log odds and as least squares would score them; zeros where none is rare."""
     found = np.maximum(np.bincount(codes, share, max(outputs, 2)), LEAST_FREQUENCY)
+    if found.min() >= RARE:
+        return np.zeros(outputs), np.zeros(outputs)
     if outputs == 1:
         return np.log(found[1:] / found[:1]), found[1:] - found[:1]
     return np.log(found), found
