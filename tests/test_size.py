@@ -82,6 +82,8 @@ def test_a_plan_shows_the_error_to_expect_of_more_time(tmp_path):
     assert [each["budget"] for each in found] == sorted(each["budget"] for each in found)
     assert [each["error"] for each in found] == sorted((each["error"] for each in found), reverse=True)
     assert "error_curve" not in done("plan", data, "--json").json
+    rows = [line for line in done("plan", data, "--errors", "--threads", "1").out.splitlines() if "--budget" in line]
+    assert [f"--budget {each['budget']:.0f}s" for each in found] == [" ".join(row.split()[:2]) for row in rows]
     refused = streamrf("plan", data, "--errors", "--D", "100")
     assert refused.code == 2
     assert "leave out --D, --map" in refused.sentence

@@ -215,7 +215,7 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
         # what does not fit is refused below, and not measured either
         error = None if epsilon is None or not plan.fits else assess(source, recipe, epsilon, options["delta"], threads)
         plan = replace(plan, seconds=estimate_run(plan), least_seconds=estimate_run(least_plan(plan)))
-    curve = _tried(source, recipe, plan, options) if options["errors"] else None
+    curve = _error_curve(source, recipe, plan, options) if options["errors"] else None
     if options["as_json"]:
         found = {"kernel_error": error and error.to_json(), "error_curve": curve}
         shared.print_json(plan.to_json() | {name: value for name, value in found.items() if value is not None})
@@ -224,8 +224,8 @@ def plan_command(data: tuple[str, ...], **options: Any) -> None:
     plan.check()
 
 
-def _tried(source: Source, recipe: Recipe, plan: Plan, options: shared.Options) -> list[dict[str, Any]]:
-    """What the pilot finds of errors against time."""
+def _error_curve(source: Source, recipe: Recipe, plan: Plan, options: shared.Options) -> list[dict[str, Any]]:
+    """Run the pilot and return the error that its trials expect of each budget."""
     from streamrf.solvers.stacking import Stacking
     from streamrf.support.errors import InputError
     from streamrf.training.pilot.size import ERROR_CURVE
@@ -233,8 +233,8 @@ def _tried(source: Source, recipe: Recipe, plan: Plan, options: shared.Options) 
 
     if plan.solver != Stacking.name:
         raise InputError(
-            f"--errors is about how many landmarks a budget buys, and this plan has a fixed size ({plan.solver}): leave"
-            " out --D, --map and what sets a single map"
+            f"--errors compares budgets of the default blend, and this plan ({plan.solver}) has a fixed size: leave out"
+            " --D, --map and other settings of a single map"
         )
     plan.check()
     with shared.working(options) as work:
@@ -252,15 +252,14 @@ def _show_plan(data: str, plan: Plan, error: Assessment | None, curve: list[dict
     rows += [("memory, projected", format_bytes(plan.projected)), ("memory, budget", format_bytes(plan.budget))]
     rows += [(f"time, {stage}", _time(value, plan.least_seconds[stage])) for stage, value in plan.seconds.items()]
     rows += [("workers", plan.workers.describe())] if plan.workers else []
-    print_table([*rows, *(_error_rows(error) if error else []), *map(_point, curve)])
+    print_table([*rows, *(_error_rows(error) if error else []), *map(_budget_row, curve)])
 
 
-def _point(found: dict[str, Any]) -> tuple[str, str]:
-    """A line of the curve: errors are shares of the loss without inputs, as those of trials."""
+def _budget_row(found: dict[str, Any]) -> tuple[str, str]:
     from streamrf.support.units import format_count
 
-    share = f"{found['error']:.3g} of the loss without inputs"
-    return f"--budget {found['budget']:.0f}s", f"{format_count(found['features'])} landmarks, {share}"
+    error = f"expected error {found['error']:.3g} (1 is that of a model without inputs)"
+    return f"--budget {found['budget']:.0f}s", f"{format_count(found['features'])} landmarks, {error}"
 
 
 def _time(seconds: float, least: float) -> str:
