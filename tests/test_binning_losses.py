@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cluster_tools import local_cluster
 from commands import done
-from interruptions import Stops
+from interruptions import Kills, Stops
 from scipy.optimize import minimize
 from statistics_conformance import StatisticConformance, make_blocks
 from tables import smooth, write_zarr
@@ -212,15 +212,6 @@ def test_a_run_that_is_stopped_again_and_again_goes_on_to_the_same_bits(name, tm
     settings = Settings(threads=1, checkpoint=tmp_path / "kept", checkpoint_every=3600)
     model = stopped_again_and_again(ArraySource(X, TARGETS[name], chunk_rows=400), recipe_of(name), settings, 11)
     assert bits(model) == reference[name]
-
-
-class Kills(Stops):
-    """Ends the process at once, as kill -9 or a power cut would."""
-
-    def advanced(self, done, checkpoint_age):
-        self.after -= 1
-        if self.after == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("after", [9, 40, 77])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cluster_tools import local_cluster
 from commands import done, everything_in, streamrf
-from interruptions import Stops
+from interruptions import Kills, Stops
 from tables import labelled, smooth, write_zarr
 
 from streamrf.data.open import open_source
@@ -174,15 +174,6 @@ def test_a_run_that_is_stopped_again_and_again_goes_on_to_the_same_bits(tmp_path
             stops += 1
     assert stops > 10
     assert bits(model) == reference
-
-
-class Kills(Stops):
-    """Ends the process at once, as kill -9 or a power cut would."""
-
-    def advanced(self, done, checkpoint_age):
-        self.after -= 1
-        if self.after == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("after", [4, 27, 44])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cluster_tools import local_cluster
 from commands import done, streamrf
-from interruptions import Stops
+from interruptions import Kills, Stops
 from solvers_conformance import FIXED, SolverConformance
 from tables import labelled, smooth, write_zarr
 
@@ -144,15 +144,6 @@ def test_two_workers_give_the_bits_of_one_process(tmp_path, model):
     with local_cluster(2, memory_limit="2GiB") as (_, client):
         engine = ClusterEngine(client, order=np.random.default_rng(0).permutation)
         assert everything(train(stored, RECIPE, Settings(threads=1, engine=engine)).model) == everything(model)
-
-
-class Kills(Stops):
-    """Ends the process at once, as kill -9 or a power cut would."""
-
-    def advanced(self, done, checkpoint_age) -> None:
-        self.after -= 1
-        if self.after == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class KilledInMemory(Reporter):
