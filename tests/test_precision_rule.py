@@ -17,7 +17,7 @@ from streamrf.solvers import ridge as solving
 from streamrf.solvers.ridge import NormalEquations, RidgeSolver, RidgeTrial, removable_rounding
 from streamrf.support.threads import ALONE
 from streamrf.training.pilot.choice import Trial
-from streamrf.training.pilot.precision import Rounding, bearable_in_run, bearable_ridge
+from streamrf.training.pilot.precision import Rounding, bearable_in_run, bearable_ridge, in_valley
 from streamrf.training.run import Settings, train
 
 SMOOTH = make_kernel("gaussian", length_scale=2.0)
@@ -165,3 +165,16 @@ def test_a_pilot_needs_no_trials_of_other_precisions(noise, width, bits):
 def test_structured_maps_have_no_floats_to_fall_back_to():
     recipe = Recipe(D=64, map="sorf", kernel="gaussian", scaling="none", length_scale=3.0)
     assert train(ArraySource(*table(3000)), recipe, Settings(threads=1)).model.recipe.bits == "12"
+
+
+@pytest.mark.parametrize("lowest", range(15))
+def test_the_lowest_place_of_a_valley_is_found_without_trying_all(lowest):
+    asked = []
+
+    def errors(places):
+        asked.extend(places)
+        return [abs(place - lowest) for place in places]
+
+    found = in_valley(15, errors)
+    assert min(found, key=found.get) == lowest
+    assert len(asked) == len(set(asked)) <= 7
